@@ -17,11 +17,11 @@ from landscape.store.state import (
     COMPLETE,
     DAMAGED,
     UNREADABLE,
-    all_read,
-    each_landscape,
     finite,
+    is_whole,
     landscape_status,
-    or_note,
+    read_landscapes,
+    read_or_note,
     unreadable_in_words,
     unreadable_status,
 )
@@ -39,17 +39,19 @@ def run_status(run: str) -> dict[str, Any]:
     opened = open_run(run)
     alive = driver_alive(opened.path)
     problems: list[str] = []
-    trajectory = or_note(lambda: [opened.trajectory], problems)
-    ends = or_note(lambda: [log_end(opened.path)], problems)
+    trajectory = read_or_note(lambda: [opened.trajectory], problems)
+    ends = read_or_note(lambda: [log_end(opened.path)], problems)
     last = [snapshot for each in trajectory for snapshot in each.snapshots[-1:]]
     found = {
         "run": opened.path,
         "driver": alive,
-        "training": next(iter(or_note(lambda: [training_state(opened.path, end) for end in ends], problems)), None),
+        "training": next(
+            iter(read_or_note(lambda: [training_state(opened.path, end) for end in ends], problems)), None
+        ),
         "snapshots": [number for each in trajectory for number in each.numbers],
         "unit": trajectory[0].unit if trajectory else None,
         "went_on_to": next((went_on_to(end, snapshot) for end in ends for snapshot in last), "") or None,
-        "landscapes": each_landscape(opened.path, lambda store: landscape_status(store, alive), unreadable_status),
+        "landscapes": read_landscapes(opened.path, lambda store: landscape_status(store, alive), unreadable_status),
         "problems": list(dict.fromkeys(problems)),  # run.json is read twice
     }
     return dict(finite(found))
@@ -57,7 +59,7 @@ def run_status(run: str) -> dict[str, Any]:
 
 def is_readable(status: dict[str, Any]) -> bool:
     """Whether everything that a status asked for could be read."""
-    return all_read(status["problems"], status["landscapes"])
+    return is_whole(status["problems"], status["landscapes"])
 
 
 def status_text(status: dict[str, Any]) -> str:
@@ -209,12 +211,12 @@ def validate_run(run: str) -> dict[str, Any]:
         NotFoundError: there is no such run.
     """
     opened = open_run(run)
-    found = each_landscape(opened.path, _validate, _unreadable_validation)
+    found = read_landscapes(opened.path, _validate, _unreadable_validation)
     problems: list[str] = []
-    or_note(lambda: [opened.info], problems)
+    read_or_note(lambda: [opened.info], problems)
     problems += root_problems(opened.path)
-    problems += or_note(lambda: _history_problems(opened.path), problems)
-    trajectory = or_note(lambda: list(opened.trajectory.snapshots), problems)
+    problems += read_or_note(lambda: _history_problems(opened.path), problems)
+    trajectory = read_or_note(lambda: list(opened.trajectory.snapshots), problems)
     snapshots = [_validate_snapshot(each) for each in trajectory]
     damaged = sum(len(each["damaged"]) for each in found) + sum(each is not None for each in snapshots)
     problems = list(dict.fromkeys(problems))  # run.json is read twice

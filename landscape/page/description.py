@@ -24,7 +24,7 @@ from landscape.page.figures import kinds_in_order, prepare_view, state_in_words,
 from landscape.page.queries import FigureQuery
 from landscape.page.runs import RunReader
 from landscape.store.results import Run
-from landscape.store.state import UNREADABLE, cause_of, finite, or_note, seconds_left, state_of_counts
+from landscape.store.state import UNREADABLE, cause_of, finite, read_or_note, seconds_left, state_of_counts
 from landscape.surface.record import plain
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR, ProjectedPath
 from landscape.views.figure_spec import figure_name
@@ -131,9 +131,9 @@ def run_description(reader: RunReader) -> dict[str, Any]:
     """
     reader.refuse_gone()
     opened, problems = Run(reader.found.path), list[str]()
-    info = or_note(lambda: [opened.info], problems)
+    info = read_or_note(lambda: [opened.info], problems)
     stamp = reader.stamp("run.json", "history.jsonl")
-    told = or_note(lambda: [reader.remembered("history", stamp, lambda: training_facts(opened.history))], problems)
+    told = read_or_note(lambda: [reader.remembered("history", stamp, lambda: training_facts(opened.history))], problems)
     history, final = told[0] if told else (None, [])
     landscapes = []
     unreadable = {}
@@ -143,7 +143,7 @@ def run_description(reader: RunReader) -> dict[str, Any]:
         except LandscapeError as error:
             unreadable[name] = cause_of(error)
     unreadable |= reader.unreadable()
-    measures = or_note(lambda: [opened.measures], problems)
+    measures = read_or_note(lambda: [opened.measures], problems)
     return {
         "id": reader.found.id,
         "name": reader.found.name,

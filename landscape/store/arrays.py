@@ -1,4 +1,4 @@
-"""The arrays of one landscape: their names, what their documents say, and their chunks."""
+"""The arrays of one landscape: their names, their documents, and their chunks."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from landscape.surface.surface import (
 # ----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Examination:
-    """What is left to compute of a landscape, and which chunks are damaged.
+    """The tiles and snapshots of a landscape that are left to compute, and its damaged chunks.
 
     Attributes:
-        missing_mask: over the tiles, those to compute.
+        missing_mask: over the tiles; true for those to compute.
         path_missing: the stretches of the path to compute, in snapshots.
         damaged: the damaged chunks, each as the name of its array and its index.
     """
@@ -57,7 +57,7 @@ class Examination:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is left to compute, of the tiles and of the path."""
+        """Whether no tile and no snapshot is left to compute."""
         return not self.missing_mask.any() and not self.path_missing
 
 
@@ -75,7 +75,7 @@ def status_of(loss: Floats) -> NDArray[np.uint8]:
 
 
 def chunks_where(mask: NDArray[np.bool_], chunks: Sequence[int]) -> set[Index]:
-    """The indices of the chunks in which `mask` holds anywhere."""
+    """The indices of the chunks in which `mask` is true anywhere."""
     places = np.argwhere(mask) // np.asarray(chunks)
     return set(map(tuple, np.unique(places, axis=0).tolist())) if len(places) else set()
 
@@ -89,14 +89,14 @@ def draws_runs(record: Record) -> bool:
 
 
 class LandscapeArrays:
-    """The arrays of one landscape by their names. What their documents say is read once."""
+    """The arrays of one landscape by their names. Each document is read once."""
 
     def __init__(self, name: str, store: Store, documents: Documents, record: Record, path: str) -> None:
         """
         Args:
             name: of the landscape.
             store: the Zarr store of its run.
-            path: the folder in the store that it lies in.
+            path: of the landscape's folder in the store.
         """
         self.name, self.store, self._documents, self._path = name, store, documents, path
         self.observables, self.moment_rows = record.observables, record.moment_rows
@@ -104,19 +104,19 @@ class LandscapeArrays:
         self.level = record.level
         self._described: dict[str, DescribedArray] = {}
         self.has_path = documents.has(path, "path_status")
-        # A landscape that was made from `paths` has this array even where it is lost.
+        # A landscape that was made from `paths` has this array, even if the array is lost.
         self.has_runs = self.has_path and (documents.has(path, "path_run") or draws_runs(record))
 
-    # -- what their documents say -----------------------------------------------------------------------------
+    # -- documents --------------------------------------------------------------------------------------------
 
     @property
     def names(self) -> list[str]:
-        """Every array that a landscape of these axes and observables has."""
+        """The names of all arrays."""
         path = [*self.path_constants, "path_status", *self.path_value_names] if self.has_path else []
         return ["status", *self.tile_names, *self._constants, *self.over_samples, *path]
 
     def describe(self, name: str) -> DescribedArray:
-        """What the document of an array says, or the root's copy of it.
+        """An array as its document, or the root's copy of it, describes it.
 
         Raises:
             LandscapeError: neither can be read.
@@ -129,7 +129,7 @@ class LandscapeArrays:
         return self.describe(name).array
 
     def _expectation(self, name: str) -> tuple[Expected | None, tuple[str, ...] | None]:
-        """The shape and chunks that an array must have, and the names of the axes; None where it determines them."""
+        """The shape and chunks that an array must have, and the names of the axes; None if it determines them."""
         if name == "status":
             return None, None
         if name in self.axis_names:
@@ -170,13 +170,13 @@ class LandscapeArrays:
 
     @property
     def tile_names(self) -> tuple[str, ...]:
-        """The arrays that are written with a tile before its status: values; moments and losses of samples if kept."""
+        """The arrays that are written with a tile before its status: values, and stored moments and sample losses."""
         moments, losses = [MOMENTS] if self.moment_rows else [], [LOSS_SAMPLES] if self.kept_samples else []
         return (*self.value_names, *moments, *losses)
 
     @property
     def over_samples(self) -> tuple[str, ...]:
-        """The arrays over the samples that are written with the first tile, where the losses of samples are kept."""
+        """The arrays over the samples that are written with the first tile, if the losses of samples are stored."""
         return (SAMPLE_WEIGHTS, ORIGIN_SAMPLES) if self.kept_samples else ()
 
     @property
@@ -186,45 +186,44 @@ class LandscapeArrays:
 
     @property
     def _constants(self) -> list[str]:
-        """The arrays that are written when it is made; a level has coordinates alone, the rest is its landscape's."""
+        """The arrays that are written when the landscape is made; a level has coordinates alone."""
         samples = [SAMPLE_INDEX] if self.moment_rows else []
         return [*self.axis_names] if self.level else [*self.axis_names, "directions", *samples]
 
-    # -- its points -----------------------------------------------------------------------
+    # -- points -------------------------------------------------------------------------------------------------
 
     @property
-    def tiles_held(self) -> NDArray[np.bool_] | None:
-        """A mask over the tiles that it holds; None where it holds all."""
+    def own_tiles(self) -> NDArray[np.bool_] | None:
+        """For a level, a mask over its grid of the tiles that it holds; None for a landscape, which holds all."""
         return from_stretches(self.level.blocks, tile_counts(self.shape, self.tile_shape)) if self.level else None
 
     @property
     def tile_count(self) -> int:
-        """How many tiles it holds once it is complete."""
-        held = self.tiles_held
-        return math.prod(tile_counts(self.shape, self.tile_shape)) if held is None else int(held.sum())
+        """The number of its tiles, computed or not."""
+        own = self.own_tiles
+        return math.prod(tile_counts(self.shape, self.tile_shape)) if own is None else int(own.sum())
 
-    def points_left_out(self, tile: Tile) -> NDArray[np.bool_] | None:
-        """A mask over the points of a tile that live in a coarser level; None where there are none."""
+    def points_of_coarser_levels(self, tile: Tile) -> NDArray[np.bool_] | None:
+        """A mask of the points of a tile that belong to a coarser level; None for a landscape, which has none."""
         return in_coarser_level(tile) if self.level else None
 
     def points_of(self, tile: Tile) -> int:
-        """How many points of a tile it holds."""
+        """The number of its own points in a tile."""
         return new_points(tile) if self.level else tile.points
 
     @property
     def points(self) -> int:
-        """How many points it holds once it is complete."""
-        return math.prod(self.shape) if self.tiles_held is None else self.points_in(self.tiles_held)
+        """The number of its own points, computed or not."""
+        return math.prod(self.shape) if self.own_tiles is None else self.points_in(self.own_tiles)
 
     def points_in(self, tiles: NDArray[np.bool_]) -> int:
-        """How many points it holds of the tiles where a mask holds."""
-        new = self.level is not None
-        per_tile = new_points_per_tile(self.shape) if new else points_per_tile(self.shape, self.tile_shape)
+        """The number of its own points in the tiles that a mask selects."""
+        per_tile = new_points_per_tile(self.shape) if self.level else points_per_tile(self.shape, self.tile_shape)
         return int(per_tile[tiles].sum())
 
     @property
     def axis_names(self) -> tuple[str, ...]:
-        """The names of the axes, the first one first: the reverse of the dimensions of the arrays."""
+        """The names of the axes: the dimensions of the arrays in reverse."""
         return tuple(reversed(self["status"].dimension_names))
 
     @property
@@ -234,26 +233,26 @@ class LandscapeArrays:
 
     @property
     def path_constants(self) -> list[str]:
-        """The arrays of the path that are written when the landscape is made; empty where it has no path."""
+        """The arrays of the path that are written when the landscape is made; empty without a path."""
         places = [f"path_{axis}" for axis in self.axis_names]
         return [*places, "path_step", "path_distance", *["path_run"] * self.has_runs] if self.has_path else []
 
     def direction_digests(self) -> list[str]:
-        """The recorded digest of each axis's direction; empty where that is lost."""
+        """The recorded digest of each axis's direction; empty if it is lost."""
         return [parse_axis(self[axis].attributes)[0].digest for axis in self.axis_names]
 
     def tile(self, index: Index) -> Tile:
-        """The tile of an index, cut off by the end of the grid."""
+        """The tile with this index, cut off by the end of the grid."""
         return tile_at(index, self.shape, self.tile_shape)
 
-    # -- what they hold ---------------------------------------------------------------------------------------
+    # -- values -----------------------------------------------------------------------------------------------
 
     def reader(self, name: str) -> ChunkReader:
         """The reader of the chunks of an array."""
         return ChunkReader(self.store, self[name])
 
     def values(self, name: str) -> NDArray[Any]:
-        """A whole array; the fill value stands for what is absent or damaged."""
+        """A whole array, with the fill value for absent and damaged chunks."""
         return self.reader(name).whole()[0]
 
     def read_checked(self, name: str, expected: Set[Index] = frozenset()) -> CheckedArray:
@@ -263,7 +262,7 @@ class LandscapeArrays:
         return CheckedArray(values, [(name, index) for index in (*absent, *damaged)])
 
     def grid(self) -> Grid | None:
-        """The stored coordinates; None where a chunk of them is damaged."""
+        """The stored coordinates; None if a chunk of them is damaged."""
         if self.check_constants(self.axis_names):
             return None
         return Grid(self.axis_names, tuple(self.values(axis) for axis in self.axis_names))
@@ -272,11 +271,10 @@ class LandscapeArrays:
         """The names of the coordinate, direction and path arrays that are damaged.
 
         Args:
-            names: look at these only; the directions may be large.
+            names: check these only; default: all. The directions may be large.
         """
-        every = [*self._constants, *self.path_constants]
-        constant = every if names is None else names
-        return [name for name in constant if any(self.reader(name).unsound(self._constant_chunks(name)))]
+        names = [*self._constants, *self.path_constants] if names is None else names
+        return [name for name in names if any(self.reader(name).find_unsound(self._constant_chunks(name)))]
 
     def has_all_chunks(self, name: str) -> bool:
         """Whether an array that is written when the landscape is made has all its chunks, sound or not."""
@@ -284,7 +282,7 @@ class LandscapeArrays:
         return all(present[index] for index in self._constant_chunks(name))
 
     def _constant_chunks(self, name: str) -> Iterator[Index]:
-        """The chunks that a coordinate, direction or path array must have; none for a direction kept as its seed."""
+        """The chunks that a coordinate, direction or path array must have; none for a direction stored as its seed."""
         array = self[name]
         chunks = itertools.product(*map(range, tile_counts(array.shape, array.chunks)))
         written = rows_written(array) if name == "directions" else []
@@ -296,7 +294,7 @@ class LandscapeArrays:
 
 
 def sample_index(arrays: LandscapeArrays) -> NDArray[np.int64] | None:
-    """The places of the samples in the data; None where they were not recorded, or are damaged."""
+    """The places of the samples in the data; None if they were not recorded, or are damaged."""
     if not arrays.moment_rows or arrays.level:
         return None
     checked = arrays.read_checked(SAMPLE_INDEX, {(0,)})
@@ -304,7 +302,7 @@ def sample_index(arrays: LandscapeArrays) -> NDArray[np.int64] | None:
 
 
 def stored_losses(arrays: LandscapeArrays) -> SampleLosses | None:
-    """The losses of single samples, read when they are indexed; None where they are not kept."""
+    """The losses of single samples, read when they are indexed; None if they are not stored."""
     if not arrays.kept_samples:
         return None
     reader = arrays.reader(LOSS_SAMPLES)
@@ -319,12 +317,12 @@ def stored_losses(arrays: LandscapeArrays) -> SampleLosses | None:
 
 
 def _over_samples(arrays: LandscapeArrays, name: str) -> NDArray[Any] | None:
-    """An array over the samples; None where it is not written yet, or damaged."""
+    """An array over the samples; None if it is not written yet, or damaged."""
     return next(values for _, values, _ in arrays.reader(name).read([(0,)]))
 
 
 def new_sample_arrays(arrays: LandscapeArrays, tiles: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
-    """The arrays over the samples that must be written with these tiles, as they are not there yet.
+    """The arrays over the samples that must be written with these tiles, because they are not stored yet.
 
     Raises:
         JobError: the tiles have another number of samples than the landscape, or other weights.
@@ -362,10 +360,11 @@ def refuse_other_weights(before: Floats, now: Floats) -> None:
 
 
 def find_damaged_sample_arrays(arrays: LandscapeArrays, missing: NDArray[np.bool_]) -> list[tuple[str, Index]]:
-    """The damaged arrays over the samples, each as its name and chunk; marks a tile missing whose values rewrite them.
+    """The damaged arrays over the samples, each as its name and chunk.
 
     Args:
-        missing: a mask over the tiles to compute; it is changed.
+        missing: a mask over the tiles to compute. If an array is damaged, one more tile is marked here: its values will
+            rewrite the array.
     """
     if missing.all():  # the first tile that is computed writes them
         return []

@@ -1,4 +1,4 @@
-"""Finds the chunks that were written since the last look, by names and times of files alone."""
+"""Finds the chunks that were written since the last look, from the names and times of files alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from landscape.store.documents import FOLDER
 
 Stamp = tuple[int | str, ...]  # differs between two contents of a file
 
-UNSETTLED_NS = 50_000_000  # within it a folder may change again and keep its time, as the kernel's clock is coarse
+UNSETTLED_NS = 50_000_000  # the kernel's clock is coarse: within it, a folder may change again without a new time
 
 
 class ChunkChanges(Protocol):
@@ -45,8 +45,8 @@ class FileChanges:
 
     def __init__(self, root: Path, counts: Index) -> None:
         self._root, self._counts = root, counts
-        self._times: dict[Index, int] = {}  # of the folders, by the numbers that lead to them
-        self._inner: dict[Index, set[int]] = {}  # the numbers of what lies in each folder
+        self._times: dict[Index, int] = {}  # of each folder, by the numbers in its path
+        self._inner: dict[Index, set[int]] = {}  # the numbers in each folder
         self.present: dict[Index, Stamp] = {}
 
     def look(self) -> set[Index]:
@@ -63,7 +63,7 @@ class FileChanges:
             self._forget(above, changed)
             return
         if self._times.get(above) != modified:
-            # One that may still change within this tick of the clock is listed again the next time.
+            # List the folder again the next time if it may still change within this tick of the clock.
             settled = time.time_ns() - modified > UNSETTLED_NS
             self._list(above, folder, changed)
             self._times[above] = modified if settled else -1
@@ -95,7 +95,7 @@ class FileChanges:
             changed.add(index)
 
     def _forget(self, above: Index, changed: set[Index]) -> None:
-        """Take out a chunk, or a folder with all chunks in it."""
+        """Forget a chunk, or a folder with all chunks in it."""
         if self.present.pop(above, None) is not None:
             changed.add(above)
         self._times.pop(above, None)
@@ -124,30 +124,30 @@ class ObjectChanges:
         Raises:
             StoreError: the object store does not answer.
         """
-        before, self.present = self.present, _indexed(self._folder.stamps(self._path), self._counts)
-        both = before.keys() | self.present.keys()
-        return {index for index in both if before.get(index) != self.present.get(index)}
+        before, self.present = self.present, _by_index(self._folder.stamps(self._path), self._counts)
+        indices = before.keys() | self.present.keys()
+        return {index for index in indices if before.get(index) != self.present.get(index)}
 
 
-def _indexed(stamps: Mapping[str, str], counts: Index) -> dict[Index, Stamp]:
-    """The stamps of chunks by their indices; objects of other names are left out."""
-    found: dict[Index, Stamp] = {}
+def _by_index(stamps: Mapping[str, str], counts: Index) -> dict[Index, Stamp]:
+    """The stamps of chunks by their indices; objects with other names are left out."""
+    by_index: dict[Index, Stamp] = {}
     for path, stamp in stamps.items():
         parts = path.split("/")
         if len(parts) == len(counts):
             numbers = [chunk_number(part, count) for part, count in zip(parts, counts, strict=True)]
             index = tuple(number for number in numbers if number is not None)
             if len(index) == len(counts):
-                found[index] = (stamp,)
-    return found
+                by_index[index] = (stamp,)
+    return by_index
 
 
 # ----------------------------------------------------------------------------------------------------
-# Stamps of files and chunks, by which a change is seen without reading them.
+# Stamps of files and chunks, which show a change without reading them.
 
 
 def file_stamp(folder: Folder, path: str) -> tuple[int, ...] | None:
-    """The stamp of a local file; None where there is none, and in an object store."""
+    """The stamp of a local file; None if there is none, and in an object store."""
     if "://" in folder.name:
         return None
     try:
@@ -158,7 +158,7 @@ def file_stamp(folder: Folder, path: str) -> tuple[int, ...] | None:
 
 
 class NotedChunks:
-    """A number that changes whenever one of some chunks does; `total` does not depend on the order of noting."""
+    """Noted chunks, whose `total` changes whenever one of them does; it does not depend on the order of noting."""
 
     def __init__(self) -> None:
         self._noted: dict[tuple[str, Index], int] = {}

@@ -1,4 +1,4 @@
-"""The chunks of one array, read many at once: which exist, which are damaged, and the values of the others."""
+"""The chunks of arrays, read and written many at once, and the Zarr stores that they lie in, local or remote."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from landscape.core.grid import Index, tile_at, tile_counts
 from landscape.core.object_store import ObjectFolder
 from landscape.store.format import Damaged, StoredArray, decode, encode, longest
 
-BATCH = 512  # chunks in memory at once, and
-BATCH_BYTES = 1 << 28  # no more than so many bytes of them
+BATCH = 512  # chunks in memory at once
+BATCH_BYTES = 1 << 28  # of the chunks in memory at once
 CONCURRENT = 32
 
 
@@ -46,15 +46,15 @@ class ChunkReader:
         if isinstance(self._store, LocalStore):
             indices = _files_below(self._store.root / prefix, self.counts)
         else:
-            indices = iter(sync(_listed(self._store, f"{prefix}/", self.counts)))
+            indices = iter(sync(_list_indices(self._store, f"{prefix}/", self.counts)))
         for index in indices:
             present[index] = True
         return present
 
     def read(self, indices: Iterable[Index]) -> Iterator[tuple[Index, NDArray[Any] | None, bool]]:
-        """Each chunk's index, its values (None where it is absent or damaged), and whether it is damaged."""
-        left, at_once = iter(indices), max(1, min(BATCH, BATCH_BYTES // max(1, self._array.chunk_bytes)))
-        while batch := list(islice(left, at_once)):
+        """Each chunk's index, its values (None if it is absent or damaged), and whether it is damaged."""
+        remaining, at_once = iter(indices), max(1, min(BATCH, BATCH_BYTES // max(1, self._array.chunk_bytes)))
+        while batch := list(islice(remaining, at_once)):
             for index, data in zip(batch, self._fetch(batch), strict=True):
                 if data is None:
                     yield index, None, False
@@ -65,39 +65,39 @@ class ChunkReader:
                     yield index, None, True
 
     def whole(self) -> tuple[NDArray[Any], list[Index], NDArray[np.bool_]]:
-        """The whole array, which of its chunks are damaged, and which exist.
+        """Read the whole array.
 
         Returns:
-            The values, in which the fill value stands for absent and damaged chunks; the indices of damaged chunks; a
-            mask over the grid of chunks.
+            The values, with the fill value for absent and damaged chunks; the indices of damaged chunks; a mask of the
+            chunks that exist, over the grid of chunks.
         """
         values = np.full(self.shape, self._array.fill_value, self._array.dtype)
         present, damaged = self.present(), []
         for index, chunk, _ in self.read(map(tuple, np.argwhere(present).tolist())):
-            if chunk is None:  # a link that leads nowhere exists and has no bytes
+            if chunk is None:  # also a broken link, which exists and has no bytes
                 damaged.append(index)
             else:
                 values[tile_at(index, self.shape, self.chunks).windows] = chunk
         return values, damaged, present
 
-    def unsound(self, expected: Iterable[Index]) -> Iterator[Index]:
-        """Those of the expected chunks that are absent or damaged; a batch of them is in memory at once."""
+    def find_unsound(self, expected: Iterable[Index]) -> Iterator[Index]:
+        """Those of the expected chunks that are absent or damaged; one batch is in memory at a time."""
         return (index for index, values, _ in self.read(expected) if values is None)
 
     def _fetch(self, indices: Sequence[Index]) -> Iterable[bytes | None]:
         keys = [self._array.key(index) for index in indices]
         if isinstance(self._store, LocalStore):
-            # A local file is read at once: handing it to the event loop takes longer.
+            # Local files are read directly: passing them to the event loop takes longer.
             most, root = longest(self._array), self._store.root
             return (chunk_bytes(root / key, most) for key in keys)
         return sync(_get_all(self._store, keys))
 
 
 def chunk_bytes(file: Path, most: int) -> bytes | None:
-    """The bytes of a chunk's file; None where there is no file.
+    """The bytes of a chunk's file; None if there is no file.
 
     Args:
-        most: bytes that a sound chunk may have. One more is read at most, which shows that a file is too long.
+        most: bytes that a sound chunk may have. At most one more is read, which shows that a file is too long.
     """
     try:
         with open_plain(file) as opened:
@@ -111,13 +111,13 @@ def chunk_bytes(file: Path, most: int) -> bytes | None:
 
 
 def _files_below(folder: Path, counts: Index) -> Iterator[Index]:
-    """The indices of the chunks whose files lie below a folder. Links are not followed, as they may form a circle."""
+    """The indices of the chunks with files below a folder. Links are not followed, as they may form a circle."""
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 number = chunk_number(entry.name, counts[0])
                 if number is None:
-                    continue  # leftovers of a write that was cut off have other names
+                    continue  # leftovers of an interrupted write have other names
                 if len(counts) == 1:
                     if not entry.is_dir(follow_symlinks=False):
                         yield (number,)
@@ -128,7 +128,7 @@ def _files_below(folder: Path, counts: Index) -> Iterator[Index]:
 
 
 def chunk_number(text: str, count: int) -> int | None:
-    """The number that a part of a chunk's path stands for; None where it is none, or not below `count`."""
+    """The number in a part of a chunk's path; None if it is no number, or not below `count`."""
     if len(text) > 9 or not (text.isascii() and text.isdecimal()) or str(int(text)) != text:
         return None
     return int(text) if int(text) < count else None
@@ -137,15 +137,15 @@ def chunk_number(text: str, count: int) -> int | None:
 async def _get_all(store: Store, keys: Sequence[str]) -> list[bytes | None]:
     gate, prototype = asyncio.Semaphore(CONCURRENT), default_buffer_prototype()
 
-    async def one(key: str) -> bytes | None:
+    async def get(key: str) -> bytes | None:
         async with gate:
             data = await store.get(key, prototype)
         return None if data is None else data.to_bytes()
 
-    return await asyncio.gather(*map(one, keys))
+    return await asyncio.gather(*map(get, keys))
 
 
-async def _listed(store: Store, prefix: str, counts: Index) -> list[Index]:
+async def _list_indices(store: Store, prefix: str, counts: Index) -> list[Index]:
     indices: list[Index] = []
     async for key in store.list_prefix(prefix):
         parts = key[len(prefix) :].split("/")
@@ -164,20 +164,20 @@ SYNCS = 16  # at once
 
 
 class DurableStore(LocalStore):
-    """A local store that can make what it wrote survive a power cut: Zarr renames files, but never syncs them."""
+    """A local store whose writes survive a power cut once flushed: Zarr renames files, but never syncs them."""
 
     def __init__(self, root: Path | str, *, read_only: bool = False) -> None:
         super().__init__(root, read_only=read_only)
         self._unsynced: set[Path] = set()
         self._synced_folders: set[Path] = set()
-        self._ours: set[Path] = set()  # folders seen to be no links
+        self._ours: set[Path] = set()  # folders known to be no links
 
     async def _set(self, key: str, value: Buffer, exclusive: bool = False) -> None:
         place = self.root / key
         self.refuse_elsewhere(key)
         if place.name == METADATA and not exclusive:
-            # Attributes are rewritten while a job runs: were the new name on the disk before the bytes, a power cut
-            # would leave an empty file in place of the old one, and with it no landscape.
+            # Attributes are rewritten while a job runs. If the new name reached the disk before the bytes, a power cut
+            # would leave an empty file in place of the old one, and the landscape would be lost.
             self._check_writable()
             await asyncio.to_thread(_write_whole, place, value.to_bytes())
         else:
@@ -185,7 +185,7 @@ class DurableStore(LocalStore):
         self._unsynced.add(place)
 
     def refuse_elsewhere(self, key: str) -> None:
-        """Refuse to write where a link leads away from the run, and to make anew what was taken away meanwhile."""
+        """Refuse to write through a link that leads out of the run, or into an array that was deleted meanwhile."""
         array, chunk, _ = key.partition("/c/")
         if chunk:
             self.refuse_taken_away(array)
@@ -199,16 +199,16 @@ class DurableStore(LocalStore):
             above = above.parent
 
     def refuse_taken_away(self, path: str) -> None:
-        """Refuse to write below a folder that is not there any more, which Zarr would make anew.
+        """Refuse to write below a folder that does not exist any more: Zarr would make it again.
 
         Raises:
-            FileNotFoundError: it is gone.
+            FileNotFoundError: the folder was deleted or moved.
         """
         if not (self.root / path).is_dir():
             raise FileNotFoundError(errno.ENOENT, "was taken away meanwhile", str(self.root / path))
 
     async def flush(self) -> None:
-        """Sync every file written since the last call, the folders that name them, and new folders above."""
+        """Sync every file written since the last call, their folders, and new folders above."""
         files, self._unsynced = self._unsynced, set()
         await asyncio.to_thread(self._sync_all, files)
 
@@ -219,7 +219,7 @@ class DurableStore(LocalStore):
             while above != self.root.parent and above not in self._synced_folders:
                 folders.add(above.parent)
                 above = above.parent
-        # Side by side: the file system's journal takes many at once for the price of one.
+        # Many at once: one write of the file system's journal covers them all.
         with ThreadPoolExecutor(min(SYNCS, len(files) + len(folders) or 1)) as threads:
             list(threads.map(fsync, (*files, *folders)))
         self._synced_folders |= folders
@@ -231,7 +231,7 @@ def _write_whole(place: Path, data: bytes) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A Zarr store in an object store: a put is whole and stays, and a network that fails is no damage.
+# A Zarr store in an object store: a put is whole and durable, and a network failure is no damage.
 
 
 def open_remote(url: str, *, read_only: bool) -> RemoteStore:
@@ -240,10 +240,10 @@ def open_remote(url: str, *, read_only: bool) -> RemoteStore:
 
 
 class RemoteStore(ObjectStore[Any]):
-    """Zarr's own store for obstore, its errors told apart.
+    """Zarr's own store for obstore, with distinct errors.
 
-    Only an object that is not there may read as absent. A store that does not answer raises `StoreError`, which is
-    no `OSError`: whoever looks for damaged chunks must not find one for every answer that did not come.
+    Only an object that does not exist may read as absent. A store that does not answer raises `StoreError`, which is no
+    `OSError`: a missing answer must not count as a damaged chunk.
     """
 
     def __init__(self, folder: ObjectFolder, *, read_only: bool = False) -> None:
@@ -255,7 +255,7 @@ class RemoteStore(ObjectStore[Any]):
         return type(self)(self._folder, read_only=read_only)
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        """The bytes of an object, or those of a range of it; None where there is none.
+        """The bytes of an object, or of a range of it; None if there is no object.
 
         Raises:
             StoreError: the store does not answer, or refuses.
@@ -273,26 +273,26 @@ class RemoteStore(ObjectStore[Any]):
             return None
 
     async def exists(self, key: str) -> bool:
-        """Whether there is an object of that key."""
+        """Whether there is an object with this key."""
         return await self._folder.ask_async(lambda: super(RemoteStore, self).exists(key))
 
     async def set(self, key: str, value: Buffer) -> None:
-        """Put an object, where this process may write."""
+        """Put an object, if this process may write."""
         self._folder.check_guard()
         await self._folder.ask_async(lambda: super(RemoteStore, self).set(key, value))
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
-        """Put an object unless there is one, where this process may write."""
+        """Put an object unless there is one, if this process may write."""
         self._folder.check_guard()
         await self._folder.ask_async(lambda: super(RemoteStore, self).set_if_not_exists(key, value))
 
     async def delete(self, key: str) -> None:
-        """Delete an object, where this process may write."""
+        """Delete an object, if this process may write."""
         self._folder.check_guard()
         await self._folder.ask_async(lambda: super(RemoteStore, self).delete(key))
 
     async def delete_dir(self, prefix: str) -> None:
-        """Delete all objects below a prefix, where this process may write."""
+        """Delete all objects below a prefix, if this process may write."""
         self._folder.check_guard()
         await self._folder.ask_async(lambda: super(RemoteStore, self).delete_dir(prefix))
 
@@ -312,7 +312,7 @@ class RemoteStore(ObjectStore[Any]):
             yield key
 
     async def _all(self, listing: Callable[[], AsyncGenerator[str, None]]) -> tuple[str, ...]:
-        """A whole listing: one that broke off in the middle is begun anew."""
+        """A whole listing; one that breaks off is repeated from the beginning."""
 
         async def collect() -> tuple[str, ...]:
             return tuple([key async for key in listing()])
@@ -325,7 +325,7 @@ class RemoteStore(ObjectStore[Any]):
 
 
 def write_chunks(store: Store, chunks: Sequence[tuple[StoredArray, Index, NDArray[Any]]]) -> None:
-    """Write each array's chunk at an index; when this returns all of them are handed to the store."""
+    """Write chunks, each of an array at an index; when this returns, the store has all of them."""
     sync(_write(store, chunks))
 
 
@@ -337,11 +337,11 @@ def write_document(store: Store, key: str, data: bytes) -> None:
 async def _write(store: Store, chunks: Sequence[tuple[StoredArray, Index, NDArray[Any]]]) -> None:
     gate, buffer = asyncio.Semaphore(CONCURRENT), default_buffer_prototype().buffer
 
-    async def one(array: StoredArray, index: Index, values: NDArray[Any]) -> None:
+    async def put(array: StoredArray, index: Index, values: NDArray[Any]) -> None:
         async with gate:
             await store.set(array.key(index), buffer.from_bytes(encode(array, values)))
 
-    # All of them end before the first error is raised: nothing is written behind the caller's back.
-    for error in await asyncio.gather(*(one(*each) for each in chunks), return_exceptions=True):
+    # All writes end before the first error is raised: none goes on after this returns.
+    for error in await asyncio.gather(*(put(*chunk) for chunk in chunks), return_exceptions=True):
         if error is not None:
             raise error

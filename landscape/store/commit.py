@@ -1,6 +1,6 @@
 """Commits to the store: the values of a tile are written and synced before its status, and names change at one moment.
 
-A status other than 0 therefore means that the whole tile is there.
+A status other than 0 therefore means that the whole tile is stored.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def write_synced(arrays: LandscapeArrays, chunks: Sequence[tuple[str, Index, NDArray[Any]]]) -> None:
     """Write whole chunks, each of an array by its name; when this returns, they are on the disk.
 
-    An index may omit dimensions at the end that have one chunk, such as that of moments.
+    An index may omit dimensions at the end that have one chunk, such as the dimension of moments.
     """
     named = [(arrays[name], index, values) for name, index, values in chunks]
     whole = [(array, index + (0,) * (len(array.shape) - len(index)), values) for array, index, values in named]
@@ -49,52 +49,55 @@ def write_synced(arrays: LandscapeArrays, chunks: Sequence[tuple[str, Index, NDA
 
 
 def flush(store: Store) -> None:
-    """Make all writes survive a power cut; objects in a store do so once they are put."""
+    """Make all writes survive a power cut; objects in an object store do so once they are put."""
     if isinstance(store, DurableStore):
         sync(store.flush())
 
 
 def write_tiles(arrays: LandscapeArrays, tiles: Sequence[tuple[Tile, Mapping[str, Floats]]]) -> None:
-    """Commit whole tiles with two syncs in all: every observable of each, then the status of each.
+    """Commit whole tiles with two syncs in all: first every observable of all tiles, then every status.
 
     Args:
         tiles: each with `loss`, `loss_stderr`, … as flat arrays over its points in C order.
 
     Raises:
-        JobError: kept losses of samples do not fit the landscape.
+        JobError: the losses of single samples do not fit the landscape.
     """
     if not tiles:
         return
     names = arrays.tile_names
-    chunks = [(name, tile.index, _over(arrays, tile, values, name)) for tile, values in tiles for name in names]
-    chunks += [(name, (0,), values) for name, values in new_sample_arrays(arrays, [each for _, each in tiles]).items()]
+    chunks = [
+        (name, tile.index, _in_tile_shape(arrays, tile, values, name)) for tile, values in tiles for name in names
+    ]
+    samples = new_sample_arrays(arrays, [values for _, values in tiles])
+    chunks += [(name, (0,), values) for name, values in samples.items()]
     write_synced(arrays, chunks)
     states = [(tile, status_of(values["loss"]).reshape(tile.shape)) for tile, values in tiles]
-    write_synced(arrays, [("status", tile.index, _held(arrays, tile, status)) for tile, status in states])
+    write_synced(arrays, [("status", tile.index, _of_own_points(arrays, tile, status)) for tile, status in states])
 
 
-def _held(arrays: LandscapeArrays, tile: Tile, status: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The status of a tile; points that live in a coarser level stay not computed."""
-    left_out = arrays.points_left_out(tile)
-    return status if left_out is None else np.where(left_out, np.uint8(NOT_COMPUTED), status)
+def _of_own_points(arrays: LandscapeArrays, tile: Tile, status: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The status of a tile; points of a coarser level stay not computed."""
+    coarser = arrays.points_of_coarser_levels(tile)
+    return status if coarser is None else np.where(coarser, np.uint8(NOT_COMPUTED), status)
 
 
-def _over(arrays: LandscapeArrays, tile: Tile, values: Mapping[str, Floats], name: str) -> Floats:
-    """Values in the shape of the tile; NaN for errors of the rise and moments that are not given."""
+def _in_tile_shape(arrays: LandscapeArrays, tile: Tile, values: Mapping[str, Floats], name: str) -> Floats:
+    """Values in the shape of the tile; NaN for errors of the rise and moments that were not computed."""
     if name in (RISE_STDERR, MOMENTS) and name not in values:
-        return _nothing(arrays, tile.shape, name)
+        return _nan_chunk(arrays, tile.shape, name)
     return values[name].reshape(tile.shape + arrays[name].shape[len(tile.shape) :])
 
 
 def quarantine_tile(arrays: LandscapeArrays, tile: Tile) -> None:
     """Mark a tile as given up."""
-    write_synced(arrays, [(name, tile.index, _nothing(arrays, tile.shape, name)) for name in arrays.tile_names])
-    status = _held(arrays, tile, np.full(tile.shape, QUARANTINED, np.uint8))
+    write_synced(arrays, [(name, tile.index, _nan_chunk(arrays, tile.shape, name)) for name in arrays.tile_names])
+    status = _of_own_points(arrays, tile, np.full(tile.shape, QUARANTINED, np.uint8))
     write_synced(arrays, [("status", tile.index, status)])
 
 
-def _nothing(arrays: LandscapeArrays, points: Index, name: str) -> Floats:
-    """A chunk of NaN of so many points per dimension, for the array of this name."""
+def _nan_chunk(arrays: LandscapeArrays, points: Index, name: str) -> Floats:
+    """A chunk of NaN for the array of this name; `points` is its shape over the grid or the path."""
     return np.full(points + arrays[name].shape[len(points) :], np.nan)
 
 
@@ -106,7 +109,7 @@ def write_path(arrays: LandscapeArrays, window: slice, values: Mapping[str, Floa
     """
     index, count = (window.start // arrays.path_chunk,), (window.stop - window.start,)
     names = arrays.path_value_names
-    write_synced(arrays, [(name, index, values.get(name, _nothing(arrays, count, name))) for name in names])
+    write_synced(arrays, [(name, index, values.get(name, _nan_chunk(arrays, count, name))) for name in names])
     status = np.maximum(status_of(values["path_loss"]), status_of(values["path_projected_loss"]))
     write_synced(arrays, [("path_status", index, status)])
 
@@ -114,7 +117,7 @@ def write_path(arrays: LandscapeArrays, window: slice, values: Mapping[str, Floa
 def quarantine_path(arrays: LandscapeArrays, window: slice) -> None:
     """Mark the chunk of the path with the snapshots in `window` as given up."""
     index, count = (window.start // arrays.path_chunk,), window.stop - window.start
-    write_synced(arrays, [(name, index, _nothing(arrays, (count,), name)) for name in arrays.path_value_names])
+    write_synced(arrays, [(name, index, _nan_chunk(arrays, (count,), name)) for name in arrays.path_value_names])
     write_synced(arrays, [("path_status", index, np.full(count, QUARANTINED, np.uint8))])
 
 
@@ -122,8 +125,8 @@ def repair_constants(
     arrays: LandscapeArrays, grid: Grid, directions: Sequence[State], path: PathPlan | None,
     sample_index: NDArray[np.int64] | None = None,
 ) -> None:  # fmt: skip
-    """Write coordinates, directions, and the places of samples and path anew, after one of them was damaged."""
-    from landscape.model.parameters import flatten  # of torch
+    """Write coordinates, directions, and the places of samples and path again, after one of them was damaged."""
+    from landscape.model.parameters import flatten  # needs torch
 
     places: dict[str, NDArray[Any]] = dict(zip(grid.names, grid.coordinates, strict=True))
     if arrays.moment_rows and sample_index is not None and arrays.level is None:
@@ -143,11 +146,10 @@ def repair_constants(
 
 
 # ----------------------------------------------------------------------------------------------------
-# Damaged documents, replaced by their copies in the root when a driver opens the landscape.
 
 
 def mend_arrays(arrays: LandscapeArrays, path: str, store: Store, documents: Documents) -> None:
-    """Write anew the documents of arrays that were read from the root's copy.
+    """Replace damaged documents of arrays by their copies in the root, when a driver opens the landscape.
 
     Args:
         path: of the landscape in the store.
@@ -164,9 +166,9 @@ def mend_arrays(arrays: LandscapeArrays, path: str, store: Store, documents: Doc
 
 
 def move_landscape(run: Place, move: Move) -> None:
-    """Remove a landscape, or rename it and replace the one of that name.
+    """Remove a landscape, or rename it and replace the landscape that had the new name.
 
-    Every reader sees it done at one moment; if this process is killed afterwards, `finish_move` does the rest.
+    All readers see the change at one moment; if this process is killed afterwards, `finish_move` does the rest.
     """
     folder = open_folder(run)
     write_move(folder, move)
@@ -177,7 +179,7 @@ def finish_move(run: Place) -> Move | None:
     """Finish a change of names during which a process was killed.
 
     Returns:
-        The change; None where there was none.
+        The change; None if there was none.
     """
     folder = open_folder(run)
     move = read_move(folder)
@@ -201,14 +203,14 @@ def _delete_partial(folder: Folder, name: str) -> None:
 
 
 def _rename(folder: Folder, source: str, target: str) -> None:
-    if not Documents(folder).exists(source):  # which moves last: all other files have their new paths
+    if not Documents(folder).exists(source):  # the document moves last: all other files have their new paths
         return
     _delete(folder, target)
     folder.rename(f"{FOLDER}/{source}", f"{FOLDER}/{target}", METADATA)
 
 
 def _delete(folder: Folder, name: str) -> None:
-    # The document goes first: what is left is then no landscape for other readers of Zarr either.
+    # Delete the document first: the rest is then no landscape for other readers of Zarr either.
     folder.delete(f"{FOLDER}/{name}/{METADATA}")
     folder.delete_below(f"{FOLDER}/{name}")
     unmark(folder, name)
@@ -227,7 +229,7 @@ def _write_record(folder: Folder, name: str, position: int | None) -> None:
 
 
 def write_root(folder: Folder, documents: Documents) -> None:
-    """Write the root's document anew, with copies of the documents of all landscapes, which xarray reads at once."""
+    """Write the root's document again, with copies of the documents of all landscapes, which xarray reads at once."""
     store = open_zarr(folder, read_only=False)
     write_document(store, METADATA, documents.root(names_after(folder.folders(FOLDER), None)))
     flush(store)

@@ -1,7 +1,7 @@
-"""The metadata documents of a run's landscapes: read, checked, replaced by the root's copy where damaged, and written.
+"""The metadata documents of a run's landscapes: read, checked, replaced by the root's copy if damaged, and written.
 
-The root's `zarr.json` holds a copy of the documents of every landscape and array, which xarray reads at once. Where a
-document is damaged, its copy is read in its place, until a driver writes the document anew.
+The root's `zarr.json` holds a copy of the documents of every landscape and array, which xarray reads at once. If a
+document is damaged, its copy is read instead, until a driver writes the document again.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from landscape.store.format import (
 from landscape.surface.record import Record, parse, parse_axis, plain
 
 # ----------------------------------------------------------------------------------------------------
-# The entries of a landscape's document. A malformed one that decides what the values mean is refused, with the rule
-# that it breaks; another one is left out, and the driver writes it anew.
+# The entries of a landscape's document. A malformed entry is refused if it decides the meaning of the values, with the
+# rule that it breaks; any other is left out, and the driver writes it again.
 
 Essential = Literal["identity", "digest", "plan", "job"]
 ESSENTIAL: tuple[Essential, ...] = get_args(Essential)  # a landscape without one of these can be read, not resumed
@@ -54,7 +54,7 @@ def parse_record(attributes: Mapping[str, Any]) -> tuple[Record, tuple[str, ...]
     """The record in the attributes of a landscape, and the names of the malformed entries that were left out.
 
     Raises:
-        BadMetadataError: it cannot be told what the values are.
+        BadMetadataError: an entry that decides the meaning of the values is malformed.
     """
     record, malformed = parse(attributes)
     _check_observables(attributes.get("observables"), record)
@@ -63,11 +63,11 @@ def parse_record(attributes: Mapping[str, Any]) -> tuple[Record, tuple[str, ...]
             raise BadMetadataError(f"{name}: {rule}")
     if record.identity is not None and record.digest is not None and _digest(record.identity.whole) != record.digest:
         raise BadMetadataError("digest: does not match the recorded identity")
-    left_out = tuple(name for name in OPTIONAL if name in malformed)
-    kept = {name: value for name, value in attributes.items() if name not in left_out}
+    omitted = tuple(name for name in OPTIONAL if name in malformed)
+    entries = {name: value for name, value in attributes.items() if name not in omitted}
     if record.states("failures"):  # without the malformed ones
-        kept["failures"] = plain(record.failures)
-    return replace(record, attributes=kept), left_out
+        entries["failures"] = plain(record.failures)
+    return replace(record, attributes=entries), omitted
 
 
 def missing_essentials(record: Record) -> list[Essential]:
@@ -82,7 +82,7 @@ def axis_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_layout(attributes: Mapping[str, Any], axes: int, size: int) -> None:
-    """Refuse stored directions that the places of their parameters do not fill.
+    """Refuse stored directions whose parameters do not fill their rows exactly.
 
     Raises:
         BadMetadataError: names the field.
@@ -120,13 +120,12 @@ def _digest(identity: Any) -> str:
         return ""
 
 
-def is_same(one: Any, other: Any) -> bool:
+def is_same(first: Any, second: Any) -> bool:
     """Whether two documents are of the same landscape, whatever their progress."""
-    if not isinstance(one, dict) or not isinstance(other, dict):
+    if not isinstance(first, dict) or not isinstance(second, dict):
         return False
-    return all(one.get(name) == other.get(name) for name in (*ESSENTIAL, "imported")) and _created(one) == _created(
-        other
-    )
+    equal = all(first.get(name) == second.get(name) for name in (*ESSENTIAL, "imported"))
+    return equal and _created(first) == _created(second)
 
 
 def _created(attributes: Mapping[str, Any]) -> Any:
@@ -135,17 +134,17 @@ def _created(attributes: Mapping[str, Any]) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the documents of a landscape and of its arrays describe.
+# The content of the documents of a landscape and of its arrays.
 
 
 @dataclass(frozen=True)
 class LandscapeSummary:
-    """What is known of a landscape from its document.
+    """The content of a landscape's document.
 
     Attributes:
-        problems: what is wrong with its own file, a sentence each.
-        mend: whether a driver must write the file anew.
-        path: its folder in the store, where that is not its name because it is being renamed.
+        problems: the faults of its own file, a sentence each.
+        mend: whether a driver must write the file again.
+        path: its folder in the store, if that is not its name because it is being renamed.
     """
 
     record: Record
@@ -156,7 +155,7 @@ class LandscapeSummary:
 
 @dataclass(frozen=True)
 class Expected:
-    """The shape and the chunks that an array must have, which are those of another array of the landscape."""
+    """The shape and the chunks that an array must have: those of another array of the landscape."""
 
     shape: Index
     chunks: Index
@@ -167,7 +166,7 @@ class DescribedArray:
     """An array as its document describes it.
 
     Attributes:
-        problem: what is wrong with its own file, where the root's copy was read instead; else empty.
+        problem: the fault of its own file, if the root's copy was read instead; else empty.
     """
 
     array: StoredArray
@@ -176,10 +175,10 @@ class DescribedArray:
 
 
 def parse_landscape(document: Mapping[str, Any], name: str) -> tuple[Record, tuple[str, ...]]:
-    """The checked record of a landscape, and the names of the entries left out.
+    """The checked record of a landscape, and the names of omitted entries.
 
     Raises:
-        BadMetadataError: this software did not write it, or it is damaged.
+        BadMetadataError: this software did not write the document, or it is damaged.
         JobError: a newer version of this software wrote it.
     """
     attributes = parse_group(document)
@@ -195,10 +194,10 @@ def parse_landscape(document: Mapping[str, Any], name: str) -> tuple[Record, tup
 
 
 def check_array(array: StoredArray, name: str, like: Expected | None, axes: tuple[str, ...] | None) -> StoredArray:
-    """Refuse an array that is not what its name promises; return it otherwise.
+    """The array, if it has the type, the dimensions and the shape that its name requires.
 
     Raises:
-        BadMetadataError: it is not; the message names the field.
+        BadMetadataError: it has not; the message names the field.
     """
     if axes is None:
         axes = tuple(reversed(array.dimension_names))
@@ -227,7 +226,7 @@ def check_array(array: StoredArray, name: str, like: Expected | None, axes: tupl
 
 FOLDER = "landscapes.zarr"
 METADATA = "zarr.json"
-LEVELS = "levels"  # the folder of a landscape that its refinement lies in, a folder per level
+LEVELS = "levels"  # the folder of a landscape with its refinement, a folder per level
 ABSENT = "is not there"
 INLINE = {"kind": "inline", "must_understand": False}
 
@@ -240,7 +239,7 @@ class Documents:
 
     @cached_property
     def copy(self) -> dict[str, Any]:
-        """The root's copies of all other documents, unchecked, by their paths; empty where the root cannot be read."""
+        """The root's copies of all other documents, unchecked, by their paths; empty if the root cannot be read."""
         try:
             copies = self._read("")["consolidated_metadata"]["metadata"]
         except (BadMetadataError, KeyError, TypeError):
@@ -248,10 +247,10 @@ class Documents:
         return dict(copies) if isinstance(copies, dict) else {}
 
     def own(self, name: str) -> tuple[Record, tuple[str, ...]]:
-        """The checked record in a landscape's own file, and the names of the entries left out.
+        """The checked record in a landscape's own file, and the names of omitted entries.
 
         Raises:
-            BadMetadataError: it describes no landscape.
+            BadMetadataError: the file describes no landscape.
             JobError: a newer version of this software wrote it.
         """
         return parse_landscape(self._read(name), name)
@@ -269,7 +268,7 @@ class Documents:
         return True
 
     def root_problems(self) -> list[str]:
-        """What is wrong with the root's document, a sentence each.
+        """The faults of the root's document, a sentence each.
 
         A document without copies is sound: a driver may be killed before it adds them.
         """
@@ -284,33 +283,30 @@ class Documents:
         return [f"{self._place('')}: {problem}; running the job again writes it anew"] if problem else []
 
     def landscape(self, name: str) -> LandscapeSummary:
-        """What the landscape's own document says; where that is damaged, what the root's copy says.
+        """The content of the landscape's own document; if that is damaged, of the root's copy.
 
         Raises:
             JobError: a newer version of this software wrote it.
-            LandscapeError: both are unreadable, or describe no landscape; the message says why.
+            LandscapeError: both are unreadable, or describe no landscape; with the reason.
         """
         try:
-            record, left_out = self.own(name)
+            record, omitted = self.own(name)
         except BadMetadataError as error:
             problem = f"{self._place(name)}: {error}"
-            copied = self._copied(name, problem)
-            if copied is None:
-                raise LandscapeError(
-                    unreadable_message(name, problem, self._folder.place(f"{FOLDER}/{name}"))
-                ) from None
-            return copied
-        problems = [f"{self._place(name)}: {entry}: is malformed and left out" for entry in left_out]
+            summary = self._read_copy(name, problem)
+            if summary is None:
+                raise self._unreadable(name, problem) from None
+            return summary
+        problems = [f"{self._place(name)}: {entry}: is malformed and left out" for entry in omitted]
         missing = missing_essentials(record)
         if missing and not record.is_imported:
-            problem = f"{self._place(name)}: {missing[0]}: is missing"
-            copied = self._copied(name, problem)
-            if copied is not None:
-                return copied
-        return LandscapeSummary(record, tuple(problems), bool(left_out))
+            summary = self._read_copy(name, f"{self._place(name)}: {missing[0]}: is missing")
+            if summary is not None:
+                return summary
+        return LandscapeSummary(record, tuple(problems), bool(omitted))
 
-    def _copied(self, name: str, problem: str) -> LandscapeSummary | None:
-        """What the root's copy says; None where it lacks an entry, or is malformed."""
+    def _read_copy(self, name: str, problem: str) -> LandscapeSummary | None:
+        """The content of the root's copy; None if it lacks an entry, or is malformed."""
         try:
             record, _ = parse_landscape(self.copy.get(name, {}), name)
         except (BadMetadataError, JobError):
@@ -320,14 +316,14 @@ class Documents:
         return LandscapeSummary(record, (f"{problem}; its copy in the root stands in for it",), True)
 
     def array(self, name: str, array: str, like: Expected | None, axes: tuple[str, ...] | None) -> DescribedArray:
-        """An array of a landscape as its own document describes it; where that is damaged, as the root's copy does.
+        """An array of a landscape as its own document describes it; if that is damaged, as the root's copy does.
 
         Args:
-            like: the shape and chunks that it must have; None where no other array determines them.
+            like: the shape and chunks that it must have; None if no other array determines them.
             axes: the names of the landscape's axes; None for `status`, which determines them.
 
         Raises:
-            LandscapeError: neither can be read, or it is not the array that its name promises.
+            LandscapeError: neither can be read, or the array is not what its name requires.
         """
         path = f"{name}/{array}"
 
@@ -339,13 +335,13 @@ class Documents:
         except BadMetadataError as error:
             problem = f"{self._place(path)}: {error}"
         try:
-            copied = check(self.copy.get(path, {}))
+            copy = check(self.copy.get(path, {}))
         except BadMetadataError:
             raise self._unreadable(name, problem) from None
-        return DescribedArray(copied.array, copied.document, f"{problem}; its copy in the root stands in for it")
+        return replace(copy, problem=f"{problem}; its copy in the root stands in for it")
 
     def exists(self, path: str) -> bool:
-        """Whether there is a document at the path, readable or not."""
+        """Whether a document exists at the path, readable or not."""
         try:
             self._read(path)
         except BadMetadataError as error:
@@ -353,12 +349,12 @@ class Documents:
         return True
 
     def has(self, name: str, array: str) -> bool:
-        """Whether there is such an array, or was one when the root's copy was made."""
+        """Whether the array exists, or existed when the root's copy was made."""
         path = f"{name}/{array}"
         return self.exists(path) or path in self.copy
 
     def levels(self, path: str) -> list[int]:
-        """The numbers of the levels of refinement of a landscape, those that are half made among them."""
+        """The numbers of a landscape's levels of refinement, including those that are half made."""
         folders = self._folder.folders(f"{FOLDER}/{path}/{LEVELS}")
         return sorted(int(name) for name in folders if name.isascii() and name.isdecimal() and 0 < int(name) <= 16)
 
@@ -375,28 +371,31 @@ class Documents:
     def root(self, names: list[str]) -> bytes:
         """The bytes of the root's document, with copies of the documents of these landscapes.
 
-        Where a document cannot be read, the copy that the root had of it is kept.
+        If a document cannot be read, the root keeps its previous copy of it.
         """
         copies: dict[str, Any] = {}
         for name in names:
-            known = {path: copy for path, copy in self.copy.items() if f"{path}/".startswith(f"{name}/")}
-            copies |= self._copies_of(name) or known
+            copies |= self._copies_of(name) or self._previous_copies(name)
             for number in self.levels(name):
                 level = f"{name}/{LEVELS}/{number}"
-                known_of_level = {path: copy for path, copy in known.items() if f"{path}/".startswith(f"{level}/")}
-                copies |= {f"{name}/{LEVELS}": _plain_group({})} | (self._copies_of(level) or known_of_level)
+                copies |= {f"{name}/{LEVELS}": _plain_group({})}
+                copies |= self._copies_of(level) or self._previous_copies(level)
         # In the order of Zarr's own listing.
         copies = dict(sorted(copies.items(), key=lambda entry: (entry[0].count("/") > 0, entry[0])))
         self.copy = copies
         inline = {**INLINE, "metadata": copies}
         root = {"attributes": {}, "zarr_format": 3, "consolidated_metadata": inline, "node_type": "group"}
-        # It grows with every landscape and is written anew with each: indented JSON takes Python twenty times as long.
+        # The document grows with every landscape and is rewritten with each: indented JSON takes 20 times as long.
         return json.dumps(root, separators=(",", ":")).encode()
 
-    def _copies_of(self, name: str) -> dict[str, Any]:
-        """The documents of a landscape and its arrays by their paths.
+    def _previous_copies(self, name: str) -> dict[str, Any]:
+        """The root's copies of the documents of a landscape and below it, by their paths."""
+        return {path: copy for path, copy in self.copy.items() if f"{path}/".startswith(f"{name}/")}
 
-        It is empty where that of the landscape cannot be read. An array's is the root's copy where its own cannot.
+    def _copies_of(self, name: str) -> dict[str, Any]:
+        """The documents of a landscape and its arrays by their paths; empty if that of the landscape is unreadable.
+
+        For an array whose document is unreadable, the root's copy is taken.
         """
         try:
             group = self._read(name)
@@ -425,7 +424,7 @@ class Documents:
         """The document at a path of the store, as one JSON object.
 
         Raises:
-            BadMetadataError: there is none, or what is there is no JSON object.
+            BadMetadataError: there is none, or it is no JSON object.
         """
         file = f"{FOLDER}/{path}/{METADATA}" if path else f"{FOLDER}/{METADATA}"
         try:
@@ -450,10 +449,10 @@ def _plain_group(attributes: Any) -> dict[str, Any]:
 
 
 def unreadable_message(name: str, problem: str, folder: str) -> str:
-    """The message of a landscape that cannot be read, with its remedy.
+    """The message about a landscape that cannot be read, with its remedy.
 
     Args:
-        problem: the file and what is wrong with it.
+        problem: the file and its fault.
         folder: the place of the landscape.
     """
     return (
@@ -463,7 +462,7 @@ def unreadable_message(name: str, problem: str, folder: str) -> str:
 
 
 def resume_refusal(name: str, record: Record, missing: str, folder: str) -> str:
-    """Why no job goes on with a landscape whose document lacks an entry, and the remedy.
+    """Why no job can continue a landscape whose document lacks an entry, and the remedy.
 
     Args:
         folder: the place of the landscape.
@@ -474,7 +473,7 @@ def resume_refusal(name: str, record: Record, missing: str, folder: str) -> str:
 
 
 def import_refusal(name: str, record: Record) -> str:
-    """Why no job goes on with a landscape that was imported, and the remedy."""
+    """Why no job can continue a landscape that was imported, and the remedy."""
     file = (record.imported and record.imported.file) or "a file"
     return (
         f"landscape {quoted(name)} was imported from {quoted(file)}: no job computed it, so none goes on "

@@ -25,18 +25,17 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Directions and places of the path, which are written when a landscape is made, read back.
+# The directions and the path of a landscape, which are written when it is made, read from the store.
 
-MOST_RUNS = 64  # whose paths a landscape draws: more than a job may name, as the array may say anything
+MOST_RUNS = 64  # whose paths a landscape draws: more than a job may name, as the array may hold anything
 
 
 def stored_directions(arrays: LandscapeArrays) -> list[dict[str, Tensor]] | None:
-    """The stored directions, or None where one is kept as its seed alone or its chunk is damaged."""
-    from landscape.model.parameters import unflatten  # of torch
+    """The stored directions; None if one is stored as its seed alone, or its chunk is damaged."""
+    from landscape.model.parameters import unflatten  # needs torch
 
     array = arrays["directions"]
-    # A missing chunk would read as zeros, and a damaged shape may ask for all memory: look that all chunks exist before
-    # reading any.
+    # A missing chunk would read as zeros, and a damaged shape may need all memory: first check that all chunks exist.
     if not all(rows_written(array)) or not arrays.has_all_chunks("directions"):
         return None
     values, damaged, _ = arrays.reader("directions").whole()
@@ -44,7 +43,7 @@ def stored_directions(arrays: LandscapeArrays) -> list[dict[str, Tensor]] | None
 
 
 def stored_path(arrays: LandscapeArrays) -> PathPlan | None:
-    """Where the snapshots lie, or None where there is no path or a chunk of it is damaged."""
+    """The places of the snapshots; None if there is no path, or a chunk of it is damaged."""
     if not arrays.has_path or arrays.check_constants(arrays.path_constants):
         return None
     coordinates = np.stack([arrays.values(f"path_{axis}") for axis in arrays.axis_names], axis=1)
@@ -67,10 +66,10 @@ STATUSES = 4
 
 
 def count_statuses(status: ChunkReader, points: int | None = None) -> NDArray[np.int64]:
-    """How many points have each status, 0 to 3; those of absent and damaged chunks count as not computed.
+    """How many points have each status, 0 to 3; points of absent and damaged chunks count as not computed.
 
     Args:
-        points: how many there are; default: all of the array.
+        points: how many points there are in all; default: all of the array.
     """
     counts = np.zeros(STATUSES, np.int64)
     for _, values, _ in status.read(indices_of(status.present())):
@@ -82,10 +81,10 @@ def count_statuses(status: ChunkReader, points: int | None = None) -> NDArray[np
 
 
 def lowest_and_unreadable(arrays: LandscapeArrays) -> tuple[tuple[float, Index] | None, int]:
-    """The lowest finite committed loss with its index, the first of equals; and how many points cannot be read.
+    """The lowest finite committed loss with its index, the first of equals; and the number of unreadable points.
 
-    A point cannot be read where the chunk of its status is damaged; a committed point also where the chunk of its loss
-    is absent or damaged, or where its loss is not finite although its status is OK.
+    A point is unreadable if the chunk of its status is damaged; a committed point also if the chunk of its loss is
+    absent or damaged, or if its loss is not finite although its status is OK.
     """
     best: tuple[float, int] | None = None
     unreadable, status, losses = 0, arrays.reader("status"), arrays.reader("loss")
@@ -112,7 +111,7 @@ def lowest_and_unreadable(arrays: LandscapeArrays) -> tuple[tuple[float, Index] 
 
 
 def is_constant(values: ChunkReader) -> bool:
-    """Whether all of several points have one finite value, to the bit; stops reading at the first other value."""
+    """Whether all points, at least two, have the same finite value, to the bit; stops at the first other value."""
     present = values.present()
     if math.prod(values.shape) < 2 or not present.all():
         return False
@@ -131,11 +130,11 @@ def examine_tiles(
 ) -> tuple[NDArray[np.bool_], list[tuple[str, Index]]]:
     """Read and check every chunk of the grid.
 
-    A chunk is damaged where its checksum fails, where it is absent although its tile is committed, and where it holds
-    no finite loss at a point whose status is OK.
+    A chunk is damaged if its checksum fails, if it is absent although its tile is committed, or if its loss is not
+    finite at a point whose status is OK.
 
     Returns:
-        A mask over the tiles to compute, and the damaged chunks, each as its array and its index.
+        A mask of the tiles to compute, and the damaged chunks, each as its array and its index.
     """
     missing, committed = np.ones(status.counts, np.bool_), np.zeros(status.counts, np.bool_)
     damaged: list[tuple[str, Index]] = []
@@ -145,36 +144,39 @@ def examine_tiles(
             damaged.append(("status", index))
         if values is None:
             continue
-        undone, left_out = np.isin(values, (NOT_COMPUTED, QUARANTINED)), arrays.points_left_out(arrays.tile(index))
-        missing[index] = bool((undone if left_out is None else undone & ~left_out).any())
+        undone, coarser = (
+            np.isin(values, (NOT_COMPUTED, QUARANTINED)),
+            arrays.points_of_coarser_levels(arrays.tile(index)),
+        )
+        missing[index] = bool((undone if coarser is None else undone & ~coarser).any())
         committed[index] = bool((values != NOT_COMPUTED).any())
         if not (values == OK).all():
             sound[index] = np.packbits(values == OK)
     for name, reader in observables.items():
         present = reader.present().reshape(status.counts)
-        beside = (0,) * (len(reader.counts) - len(status.counts))  # moments have a dimension of their own
+        inner = (0,) * (len(reader.counts) - len(status.counts))  # moments have a dimension of their own
         damaged += [(name, index) for index in indices_of(committed & ~present)]
-        for whole_index, values, bad in reader.read((*index, *beside) for index in indices_of(present)):
+        for whole_index, values, bad in reader.read((*index, *inner) for index in indices_of(present)):
             index = whole_index[: len(status.counts)]
-            bad = bad or values is None  # a link that leads nowhere exists and has no bytes
+            bad = bad or values is None  # a broken link exists and has no bytes
             if values is not None and name == "loss" and committed[index]:
-                bad = not np.isfinite(values[_unpacked(sound.get(index), values.shape)]).all()
+                bad = not np.isfinite(values[_unpack(sound.get(index), values.shape)]).all()
             if bad:
                 damaged.append((name, index))
     for _, index in damaged:
         missing[index] = True
-    held = arrays.tiles_held
-    return (missing if held is None else missing & held), damaged
+    own = arrays.own_tiles
+    return (missing if own is None else missing & own), damaged
 
 
-def _unpacked(bits: NDArray[np.uint8] | None, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+def _unpack(bits: NDArray[np.uint8] | None, shape: tuple[int, ...]) -> NDArray[np.bool_]:
     if bits is None:
         return np.ones(shape, np.bool_)
     return np.unpackbits(bits, count=int(np.prod(shape))).reshape(shape).astype(np.bool_)
 
 
 def indices_of(mask: NDArray[np.bool_]) -> Iterator[Index]:
-    """The indices where a mask holds, in C order, made 4096 at a time."""
+    """The indices where a mask is true, in C order, made 4096 at a time."""
     flat = np.flatnonzero(mask)
     stretches = (np.stack(np.unravel_index(flat[k : k + 4096], mask.shape), 1) for k in range(0, len(flat), 4096))
     return (tuple(index) for index in chain.from_iterable(stretch.tolist() for stretch in stretches))
@@ -184,7 +186,7 @@ def indices_of(mask: NDArray[np.bool_]) -> Iterator[Index]:
 
 
 def examine(arrays: LandscapeArrays) -> Examination:
-    """Read and check every chunk of the grid and the path: what is left to compute, and which chunks are damaged."""
+    """Read and check every chunk of the grid and the path: what to compute, and which chunks are damaged."""
     readers = {name: arrays.reader(name) for name in arrays.tile_names}
     missing, damaged = examine_tiles(arrays.reader("status"), readers, arrays)
     damaged += find_damaged_sample_arrays(arrays, missing)
@@ -208,15 +210,15 @@ def _examine_path(arrays: LandscapeArrays) -> tuple[list[slice], list[tuple[str,
 
 
 def counts(arrays: LandscapeArrays) -> NDArray[np.int64]:
-    """Evaluations by status 0 to 3: the points, and two per snapshot of the path; reads the status alone."""
+    """Evaluations by status, 0 to 3: one per point, and two per snapshot of the path; reads the status alone."""
     points = count_statuses(arrays.reader("status"), arrays.points)
     return points + 2 * count_statuses(arrays.reader("path_status")) if arrays.has_path else points
 
 
 def minimum(arrays: LandscapeArrays) -> tuple[dict[str, float], int]:
-    """The lowest loss that can be read and its coordinates, and how many committed points cannot be read.
+    """The lowest readable loss and its coordinates, and the number of unreadable points.
 
-    The lowest loss is empty where there is none, or where the coordinates are damaged.
+    The lowest loss is empty if there is none, or if the coordinates are damaged.
     """
     (best, unreadable), grid = lowest_and_unreadable(arrays), arrays.grid()
     if best is None or grid is None:
@@ -232,10 +234,10 @@ def has_constant_loss(arrays: LandscapeArrays) -> bool:
 
 
 def computed_point(arrays: LandscapeArrays, usable: Callable[[Index], bool]) -> tuple[Index, dict[str, float]] | None:
-    """The index and the values of a point that is computed, off the origin; None where there is none.
+    """The index and the values of a computed point off the origin; None if there is none.
 
     Args:
-        usable: whether the point may be of the tile with this index.
+        usable: whether a point of the tile with this index may be taken.
     """
     grid, status = arrays.grid(), arrays.reader("status")
     if grid is None:
@@ -252,7 +254,7 @@ def computed_point(arrays: LandscapeArrays, usable: Callable[[Index], bool]) -> 
 
 
 def _values_at(arrays: LandscapeArrays, tile: Index, place: tuple[int, ...]) -> dict[str, float]:
-    """The values of one point of a tile by name; empty where a chunk of the tile is damaged."""
+    """The values of one point of a tile by name; empty if a chunk of the tile is damaged."""
     names = tuple(with_stderr(arrays.observables))
     chunks = {name: values for name in names for _, values, _ in arrays.reader(name).read([tile])}
     if any(values is None for values in chunks.values()):
@@ -261,8 +263,8 @@ def _values_at(arrays: LandscapeArrays, tile: Index, place: tuple[int, ...]) -> 
 
 
 def check_directions(arrays: LandscapeArrays) -> list[str]:
-    """A phrase for each direction whose tensors contradict the digest that is recorded with its axis."""
-    from landscape.model.parameters import direction_digest  # of torch
+    """A phrase for each direction whose tensors contradict the digest recorded with its axis."""
+    from landscape.model.parameters import direction_digest  # needs torch
 
     tensors = stored_directions(arrays) or []
     pairs = zip(arrays.axis_names, arrays.direction_digests(), tensors, strict=False)

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The metadata of a store are checked before anything relies on them: files on disk may be damaged or hostile. Zarr
-# never parses a document that this process did not write: a codec may run code, and a shape may ask for all memory.
+# Metadata are checked before anything relies on them: files on disk may be damaged or hostile. Zarr never parses a
+# document that this process did not write: a codec may run code, and a shape may need all memory.
 
 LARGEST_DOCUMENT = 64 << 20  # bytes: thousands of failures with their tracebacks, and a long layout
 DEEPEST = 64
@@ -56,8 +56,8 @@ class StoredArray:
     """One array of a landscape as its metadata describe it.
 
     Attributes:
-        path: where it lies in the store.
-        level: the compression level of Zstd; None where chunks are not compressed.
+        path: its path in the store.
+        level: the compression level of Zstd; None if chunks are not compressed.
         checksum: whether Zstd adds a checksum of its own.
     """
 
@@ -82,10 +82,10 @@ class StoredArray:
 
 
 def parse_metadata(data: bytes) -> dict[str, Any]:
-    """A document as one JSON object; one that is too long or nested too deeply is refused.
+    """A document as one JSON object.
 
     Raises:
-        BadMetadataError: it is refused, or is no JSON object.
+        BadMetadataError: it is no JSON object, too long, or nested too deeply.
     """
     if len(data) > LARGEST_DOCUMENT:
         raise BadMetadataError(f"is longer than {LARGEST_DOCUMENT >> 20} MiB")
@@ -124,25 +124,27 @@ def parse_group(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_array(document: Mapping[str, Any], path: str) -> StoredArray:
-    """The array that a document describes, which must be as this project writes arrays.
+    """The array that a document describes.
 
     Raises:
-        BadMetadataError: a field has another value; the message names it.
+        BadMetadataError: a field has a value that this software never writes; the message names the field.
     """
     _check_kind(document, "array")
-    shape = _sizes(document, document.get("shape"), "shape", 0)
-    _, grid = _named(document.get("chunk_grid"), "chunk_grid", "regular")
-    chunks = _sizes(document, grid.get("chunk_shape"), "chunk_shape", 1)
+    shape = _sizes(document.get("shape"), "shape", 0)
+    grid = _configuration(document.get("chunk_grid"), "chunk_grid", "regular")
+    chunks = _sizes(grid.get("chunk_shape"), "chunk_shape", 1)
     if len(chunks) != len(shape):
         raise BadMetadataError(f"chunk_shape: must have {len(shape)} numbers, not {len(chunks)}")
     if math.prod(chunks) > MOST_CHUNK_POINTS:
         raise BadMetadataError(f"chunk_shape: must hold at most {MOST_CHUNK_POINTS} points, not {quoted(list(chunks))}")
     if math.prod(-(-n // c) for n, c in zip(shape, chunks, strict=True)) > MOST_CHUNKS:
         raise BadMetadataError(f"shape: must make at most {MOST_CHUNKS} chunks, not {quoted(list(shape))}")
-    _, separator = _named(document.get("chunk_key_encoding"), "chunk_key_encoding", "default")
-    if separator.get("separator", "/") != "/":
+    keys = _configuration(document.get("chunk_key_encoding"), "chunk_key_encoding", "default")
+    if keys.get("separator", "/") != "/":
         raise BadMetadataError("chunk_key_encoding: must separate by '/'")
-    dtype = _one_of(document, "data_type", DTYPES)
+    dtype = document.get("data_type")
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise BadMetadataError(f"data_type: must be one of {', '.join(DTYPES)}, not {quoted(dtype)}")
     fill = document.get("fill_value")
     if isinstance(fill, bool) or not (fill == 0 or (fill == "NaN" and dtype.startswith("float"))):
         raise BadMetadataError(f"fill_value: must be 0 or NaN, not {quoted(fill)}")
@@ -173,15 +175,15 @@ def _mapping(value: Any, name: str) -> dict[str, Any]:
     return value
 
 
-def _named(value: Any, name: str, expected: str) -> tuple[str, dict[str, Any]]:
-    """The name and the configuration of an extension of Zarr, such as a codec, which must have the expected name."""
+def _configuration(value: Any, name: str, expected: str) -> dict[str, Any]:
+    """The configuration of an extension of Zarr, such as a codec, which must have the expected name."""
     extension = _mapping(value, name)
     if extension.get("name") != expected:
         raise BadMetadataError(f"{name}: must be {expected!r}, not {quoted(extension.get('name'))}")
-    return expected, _mapping(extension.get("configuration", {}), f"{name}.configuration")
+    return _mapping(extension.get("configuration", {}), f"{name}.configuration")
 
 
-def _sizes(document: Mapping[str, Any], value: Any, name: str, least: int) -> Index:
+def _sizes(value: Any, name: str, least: int) -> Index:
     whole = isinstance(value, (list, tuple)) and all(
         isinstance(size, int) and not isinstance(size, bool) and least <= size < 1 << 48 for size in value
     )
@@ -192,28 +194,21 @@ def _sizes(document: Mapping[str, Any], value: Any, name: str, least: int) -> In
     return tuple(value)
 
 
-def _one_of(document: Mapping[str, Any], name: str, known: Mapping[str, Any]) -> str:
-    value = document.get(name)
-    if not isinstance(value, str) or value not in known:
-        raise BadMetadataError(f"{name}: must be one of {', '.join(known)}, not {quoted(value)}")
-    return value
-
-
 def _codecs(value: Any, dtype: str) -> tuple[int | None, bool]:
-    """The level of Zstd, None without it, and whether Zstd adds a checksum.
+    """The level of Zstd, None without Zstd, and whether Zstd adds a checksum.
 
-    Little-endian bytes, with or without Zstd, then a CRC32C are accepted, as this software writes them.
+    Accepted are the codecs that this software writes: little-endian bytes, Zstd or not, then a CRC32C.
     """
     codecs = value if isinstance(value, (list, tuple)) else []
     names = [codec.get("name") if isinstance(codec, dict) else codec for codec in codecs]
     if names not in (["bytes", "crc32c"], ["bytes", "zstd", "crc32c"]):
         raise BadMetadataError(f"codecs: must be bytes, zstd and crc32c, as this software writes, not {quoted(names)}")
-    _, order = _named(codecs[0], "codecs", "bytes")
+    order = _configuration(codecs[0], "codecs", "bytes")
     if order.get("endian", "little") != "little" and dtype != "uint8":
         raise BadMetadataError("codecs: bytes must be little-endian")
     if len(codecs) == 2:
         return None, False
-    _, zstd = _named(codecs[1], "codecs", "zstd")
+    zstd = _configuration(codecs[1], "codecs", "zstd")
     level, checksum = zstd.get("level", 0), zstd.get("checksum", False)
     if not isinstance(level, int) or not -50 <= level <= 22 or not isinstance(checksum, bool):
         raise BadMetadataError("codecs: zstd must have a level from -50 to 22, and a checksum or not")
@@ -223,15 +218,15 @@ def _codecs(value: Any, dtype: str) -> tuple[int | None, bool]:
 # ----------------------------------------------------------------------------------------------------
 
 SCHEMA_VERSION = 1
-DIRECTION_BYTES = 1 << 30  # above it a random direction is kept as its seed and digest alone
+DIRECTION_BYTES = 1 << 30  # a larger random direction is stored as its seed and digest alone
 DIRECTION_CHUNK = 1 << 24
 # Names in the documents of the arrays.
 LAYOUT, STORED = "layout", "stored"  # of `directions`: the places of the parameters, and which rows are written
 UNIT, RUNS = "unit", "runs"  # of `path_step`, and of `path_run`
-# xarray wants one length of each dimension, and a path has moments of fewer rows than the grid.
+# xarray requires one length per dimension, and a path has moments of fewer rows than the grid.
 PATH_MOMENT = "path_moment"  # the dimension of `path_moments`
-NETWORK = "network"  # the unit where the arrays of the path hold the networks that a plane runs through
-MIXED = "mixed"  # the unit of paths of which some count steps and others epochs
+NETWORK = "network"  # the unit if the arrays of the path hold the networks of a plane
+MIXED = "mixed"  # the unit of several paths if some count steps and others epochs
 
 
 @dataclass(frozen=True)
@@ -239,7 +234,7 @@ class PathPlan:
     """The places of the snapshots of a trajectory, or of the networks of a plane, before their losses are known.
 
     Attributes:
-        run: of each snapshot, the place of its run among `runs`, where a job names `paths`; else empty, as `runs` is.
+        run: for each snapshot, the index of its run in `runs`, if the job names `paths`; else both are empty.
     """
 
     unit: str
@@ -251,24 +246,24 @@ class PathPlan:
 
     @property
     def labels(self) -> list[str]:
-        """The names in figures of the runs that the job names; none for the run's own path."""
+        """The names in figures of the runs in the job's `paths`; none for the run's own path."""
         return [run.label for run in self.runs if run.unit != NETWORK]
 
 
 @dataclass(frozen=True)
 class NewArrays:
-    """From what the arrays of a new landscape are made.
+    """All that the arrays of a new landscape are made from.
 
     Attributes:
         tile_shape: points per dimension of a tile, the last axis first.
         observables: their names, `loss` first.
-        axes: what the document of each axis says, of which `record.AxisRecord` is a part.
+        axes: the attributes of each axis's document; `record.AxisRecord` is a part of them.
         directions: the tensors of each axis.
-        layout: the places of the parameters in a direction, as `layout` of the parameters has them.
-        path: the snapshots on the plane; None where the landscape has no path.
-        moment_rows: what moments are kept of, see `evaluation.reduction`; empty where none are kept.
+        layout: the places of the parameters in a direction, from `layout` of `model/parameters.py`.
+        path: the snapshots on the plane; None if the landscape has no path.
+        moment_rows: the rows of the stored moments, see `evaluation.reduction`; empty if none are stored.
         sample_index: the places of the samples in the data, int64, in the order of the samples.
-        kept_samples: of how many samples the losses are stored; 0 where they are not.
+        kept_samples: the number of samples whose losses are stored; 0 if they are not.
     """
 
     grid: Grid
@@ -284,7 +279,7 @@ class NewArrays:
 
 
 def path_moment_rows(moment_rows: Sequence[str]) -> list[str]:
-    """The rows of moments along the path: of the loss or its terms, at the snapshots and at their projections.
+    """The rows of moments along the path: for the loss or its terms, at the snapshots and at their projections.
 
     >>> path_moment_rows(["loss", "accuracy", "loss-rise"])
     ['loss', 'projected-loss']
@@ -294,7 +289,7 @@ def path_moment_rows(moment_rows: Sequence[str]) -> list[str]:
 
 
 def expected_array(name: str, axes: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """The type and the dimensions of an array by its name; names that are not known are observables."""
+    """The type and the dimensions of an array by its name; unknown names are observables."""
     if name in axes:
         return "float64", (name,)
     if name == "directions":
@@ -317,17 +312,17 @@ def expected_array(name: str, axes: Sequence[str]) -> tuple[str, tuple[str, ...]
 
 
 def parameter_layout(directions: StoredArray) -> list[dict[str, Any]]:
-    """Where each parameter lies in a row of the stored directions."""
+    """The place of each parameter in a row of the stored directions."""
     return list(directions.attributes[LAYOUT])
 
 
 def rows_written(directions: StoredArray) -> list[bool]:
-    """Per axis, whether its direction is stored; one that is not is kept as its seed."""
+    """For each axis, whether its direction is stored as tensors, or else as its seed."""
     return list(directions.attributes[STORED])
 
 
 def path_unit(steps: StoredArray) -> str:
-    """What the numbers of the snapshots count; the networks of a plane are kept in the same arrays."""
+    """The unit of the numbers of the snapshots; `NETWORK` if the arrays hold the networks of a plane."""
     unit = steps.attributes.get(UNIT)
     return str(unit) if unit in ("step", NETWORK, MIXED) else "epoch"
 
@@ -336,11 +331,12 @@ def lay_out(group: zarr.Group, new: NewArrays, *, of_level: bool = False) -> Non
     """Make every array of a landscape in its Zarr group, with nothing computed.
 
     Args:
-        of_level: leave out what a level of refinement shares with its landscape: samples, directions and path.
+        of_level: whether to omit the arrays that a level of refinement shares with its landscape: samples, directions
+            and path.
     """
     grid = new.grid
-    for axis, coordinates, described in zip(grid.names, grid.coordinates, new.axes, strict=True):
-        _make(group, axis, coordinates, (axis,), attributes=dict(described))
+    for axis, coordinates, attributes in zip(grid.names, grid.coordinates, new.axes, strict=True):
+        _make(group, axis, coordinates, (axis,), attributes=dict(attributes))
     for values in (*with_stderr(new.observables), RISE_STDERR):
         _make_empty(group, values, np.float64, np.nan, grid.shape, new.tile_shape, grid.dimensions)
     _make_empty(group, "status", np.uint8, 0, grid.shape, new.tile_shape, grid.dimensions)
@@ -384,7 +380,7 @@ def _make(group: zarr.Group, name: str, data: NDArray[Any], dimensions: tuple[st
 def _make_empty(
     group: zarr.Group, name: str, dtype: Any, fill: float, shape: Index, chunks: Index, dimensions: tuple[str, ...]
 ) -> None:
-    # Without write_empty_chunks a tile of nothing but NaN would leave no trace.
+    # Without write_empty_chunks, a tile of NaN alone would not be written.
     group.create_array(
         name, shape=shape, chunks=chunks, dtype=dtype, fill_value=fill, dimension_names=dimensions,
         compressors=[ZstdCodec(level=1), Crc32cCodec()], config={"write_empty_chunks": True},
@@ -392,11 +388,11 @@ def _make_empty(
 
 
 def make_directions(group: zarr.Group, new: NewArrays) -> None:
-    """Create the array of the directions, one row of all parameters per axis, and write those that are stored.
+    """Create the array of the directions, one row of all parameters per axis, and write the stored rows.
 
-    Drawn ones are stored where that takes at most DIRECTION_BYTES; the others are drawn again from their seeds.
+    If all directions take more than DIRECTION_BYTES, seeded ones are not stored, but drawn again from their seeds.
     """
-    from landscape.model.parameters import flatten  # of torch
+    from landscape.model.parameters import flatten  # needs torch
 
     directions, layout = new.directions, new.layout
     size = sum(int(np.prod(place["shape"], dtype=np.int64)) for place in layout)
@@ -421,7 +417,7 @@ def _make_path(group: zarr.Group, grid: Grid, path: PathPlan, tile_points: int, 
     _make(group, "path_distance", np.asarray(path.distance, np.float64), dimension)
     if path.runs:
         _make(group, "path_run", np.array(path.run, np.int64), dimension, attributes={RUNS: plain(path.runs)})
-    # A snapshot costs two evaluations, and its weights travel to the worker: few at a time.
+    # Few snapshots per chunk: each costs two evaluations, and its weights are sent to the worker.
     chunk = (max(1, min(count, tile_points // 2, 8)),)
     for name in ("path_loss", "path_projected_loss"):
         _make_empty(group, name, np.float64, np.nan, (count,), chunk, dimension)
@@ -433,7 +429,7 @@ def _make_path(group: zarr.Group, grid: Grid, path: PathPlan, tile_points: int, 
 
 # ----------------------------------------------------------------------------------------------------
 # Chunks encoded to the bytes of Zarr's own codecs, and decoded. Zarr runs every codec of every chunk through an event
-# loop, which takes ten times as long as the codec for a chunk of some kilobytes, and a landscape has thousands.
+# loop. For a chunk of some kilobytes this takes ten times as long as the codec, and a landscape has thousands.
 
 CHECKSUM_BYTES = 4
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -444,7 +440,7 @@ class Damaged(Exception):
 
 
 def encode(array: StoredArray, values: NDArray[Any]) -> bytes:
-    """The bytes of a chunk; one that the array's end cuts off is padded with the fill value."""
+    """The bytes of a chunk; a chunk cut off by the array's end is padded with the fill value."""
     whole = np.full(array.chunks, array.fill_value, array.dtype)
     whole[tuple(map(slice, values.shape))] = values
     body = whole.tobytes() if array.level is None else bytes(Zstd(array.level, array.checksum).encode(whole))
@@ -464,20 +460,20 @@ def decode(array: StoredArray, index: Index, data: bytes) -> NDArray[Any]:
     """The values of a chunk, cut off at the array's end.
 
     Raises:
-        Damaged: its checksum fails, or it does not decode to the bytes of a chunk.
+        Damaged: its checksum fails, or its bytes do not decode to a chunk.
     """
     body, checksum = data[:-CHECKSUM_BYTES], data[-CHECKSUM_BYTES:]
     if len(data) > longest(array) or checksum != _checksum(body):
         raise Damaged
-    plain = body if array.level is None else _decompressed(body, array.chunk_bytes)
+    plain = body if array.level is None else _decompress(body, array.chunk_bytes)
     if len(plain) != array.chunk_bytes:
         raise Damaged
     whole = np.frombuffer(plain, array.dtype).reshape(array.chunks)
     return whole[tuple(map(slice, tile_at(index, array.shape, array.chunks).shape))]
 
 
-def _decompressed(body: bytes, size: int) -> bytes:
-    # A hostile chunk may have a right checksum and unpack to terabytes: the size that it declares is checked first.
+def _decompress(body: bytes, size: int) -> bytes:
+    # A hostile chunk may have a valid checksum and unpack to terabytes: check its declared size first.
     if _declared_size(body) != size:
         raise Damaged
     try:
@@ -487,9 +483,9 @@ def _decompressed(body: bytes, size: int) -> bytes:
 
 
 def _declared_size(body: bytes) -> int | None:
-    """The bytes that a Zstd frame declares to unpack to (RFC 8878).
+    """The unpacked size that a Zstd frame declares (RFC 8878).
 
-    None where it declares no size, or where the data are not exactly one frame.
+    None if it declares no size, or if the data are not exactly one frame.
     """
     if len(body) < 6 or body[:4] != ZSTD_MAGIC:
         return None

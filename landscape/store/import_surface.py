@@ -1,4 +1,4 @@
-"""A surface as a file holds it: coordinates, observables and statuses, in order and checked."""
+"""A surface from a file of other software: coordinates, observables and statuses, sorted and checked."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from landscape.store.format import PathPlan
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR
 
 MOST_POINTS = 1 << 24
-OTHER_MEANING = RESERVED - {WEIGHT} | {"loss_rise", "metadata"}  # what no array of a surface may be called
-LOSSES = ("loss", "train_loss", "test_loss", "val_loss")  # the first of them that a file has is the loss
+OTHER_MEANING = RESERVED - {WEIGHT} | {"loss_rise", "metadata"}  # names that no array of a surface may have
+LOSSES = ("loss", "train_loss", "test_loss", "val_loss")  # the first one in a file is the loss
 
 
 @dataclass(frozen=True)
 class ImportedSurface:
-    """A surface of another software.
+    """A surface of other software.
 
     Attributes:
         grid: its coordinates, ascending along each axis.
         values: float64 in the shape of the grid, the last axis first: `loss`, further observables, their errors.
-        status: uint8 of the same shape, as `surface.STATUS_NAMES` has it.
+        status: uint8 of the same shape, an index of `surface.STATUS_NAMES`.
         kind: the format of the file, in words.
-        labels: what the axes are, as far as the file says.
-        means: over what the values are means, where the file says: fields of a `Record`.
-        path: where the snapshots of a trajectory lie, with its losses there and at their projections.
+        labels: of the axes, if the file has them.
+        means: the fields of a `Record` that describe the means, if the file has them.
+        path: the places of the snapshots of a trajectory, the losses there and at their projections.
     """
 
     grid: Grid
@@ -44,13 +44,13 @@ class ImportedSurface:
 
     @property
     def observables(self) -> tuple[str, ...]:
-        """The names of the observables, `loss` first, without those of their errors."""
+        """The names of the observables, `loss` first, without their standard errors."""
         names = [name for name in self.values if not (name.endswith("_stderr") and name[:-7] in self.values)]
         return ("loss", *(name for name in names if name not in ("loss", RISE_STDERR)))
 
 
 class NoSurfaceError(ValueError):
-    """A file holds no surface; the message says why, and what to do."""
+    """A file holds no surface; the message is the reason and the remedy."""
 
 
 def make_surface(
@@ -59,16 +59,17 @@ def make_surface(
     arrays: Mapping[str, NDArray[Any]],
     status: NDArray[Any] | None = None,
     missing: float | None = None,
-    **more: Any,
+    **attributes: Any,
 ) -> ImportedSurface:
-    """A surface of arrays in the shape of the grid, the last axis first; points are sorted along each axis.
+    """A surface from arrays in the shape of the grid, the last axis first; points are sorted along each axis.
 
     Args:
         kind: the format of the file, in words.
-        coordinates: those of each axis, the first axis first.
+        coordinates: of each axis, the first axis first.
         arrays: the values by their names; one of `LOSSES` becomes `loss`.
-        status: that of each point; default: by the loss.
-        missing: the value that marks points that were not computed.
+        status: of each point; default: from the loss.
+        missing: the value of points that were not computed.
+        attributes: further ones of an `ImportedSurface`.
 
     Raises:
         NoSurfaceError: coordinates or values are not those of a surface.
@@ -79,36 +80,35 @@ def make_surface(
         raise NoSurfaceError(f"must have 1 to {len(AXIS_NAMES)} axes, not {len(coordinates)}")
     if int(np.prod(shape, dtype=object)) > MOST_POINTS:
         raise NoSurfaceError(f"must have at most {MOST_POINTS} points, not {quoted(list(shape))}")
-    named = next((name for name in LOSSES if name in arrays), None)
-    if named is None:
+    loss_name = next((name for name in LOSSES if name in arrays), None)
+    if loss_name is None:
         raise NoSurfaceError(f"has no loss; one of its arrays must be called {', '.join(LOSSES)}")
     order = np.ix_(*(np.argsort(axis, kind="stable") for axis in reversed(axes)))
-    values: dict[str, Floats] = {"loss": _ordered(named, arrays[named], shape, order)}
+    values: dict[str, Floats] = {"loss": _sorted_values(loss_name, arrays[loss_name], shape, order)}
     for name in arrays:
         if not name or set(name) & set("/\\\0") or name.startswith((".", "path_")) or name in OTHER_MEANING:
             raise NoSurfaceError(f"{quoted(name)} must not be the name of an observable; rename the array")
-    values |= {name: _ordered(name, each, shape, order) for name, each in arrays.items() if name != named}
+    values |= {name: _sorted_values(name, array, shape, order) for name, array in arrays.items() if name != loss_name}
     states = np.where(np.isfinite(values["loss"]), OK, NOT_FINITE).astype(np.uint8)
     if status is not None:
-        given = _ordered("status", status, shape, order)
-        if not np.isin(given, (NOT_COMPUTED, OK, NOT_FINITE, QUARANTINED)).all():
+        by_loss, states = states, _sorted_values("status", status, shape, order).astype(np.float64)
+        if not np.isin(states, (NOT_COMPUTED, OK, NOT_FINITE, QUARANTINED)).all():
             raise NoSurfaceError("status must be 0, 1, 2 or 3 everywhere")
-        finite = (given == OK) & (states == NOT_FINITE)
-        if finite.any():
+        if ((states == OK) & (by_loss == NOT_FINITE)).any():
             raise NoSurfaceError("status says 1, ok, where the loss is not finite")
-        states = given.astype(np.uint8)
+        states = states.astype(np.uint8)
     if missing is not None:
         states[values["loss"] == missing] = NOT_COMPUTED
-        values = {name: np.where(each == missing, np.nan, each) for name, each in values.items()}
+        values = {name: np.where(array == missing, np.nan, array) for name, array in values.items()}
     if not np.isin(states, (OK, NOT_FINITE)).any():
         raise NoSurfaceError("has no point that was computed")
-    values = {name: np.where(states == NOT_COMPUTED, np.nan, each) for name, each in values.items()}
+    values = {name: np.where(states == NOT_COMPUTED, np.nan, array) for name, array in values.items()}
     grid = Grid(AXIS_NAMES[: len(axes)], tuple(np.sort(axis) for axis in axes))
-    return ImportedSurface(grid, values, states, kind, **more)
+    return ImportedSurface(grid, values, states, kind, **attributes)
 
 
 def _axis(name: str, values: Any) -> Floats:
-    coordinates = numbers(name, values)
+    coordinates = _to_float64(name, values)
     if coordinates.ndim != 1 or not 1 <= len(coordinates) <= MAX_SIZE:
         shape = quoted(list(coordinates.shape))
         raise NoSurfaceError(
@@ -125,8 +125,8 @@ def _axis(name: str, values: Any) -> Floats:
     return coordinates
 
 
-def _ordered(name: str, values: Any, shape: tuple[int, ...], order: tuple[NDArray[Any], ...]) -> Floats:
-    array = numbers(name, values)
+def _sorted_values(name: str, values: Any, shape: tuple[int, ...], order: tuple[NDArray[Any], ...]) -> Floats:
+    array = _to_float64(name, values)
     if array.shape != shape:
         raise NoSurfaceError(
             f"{quoted(name)} has shape {quoted(list(array.shape))}, its coordinates {quoted(list(shape))} (the last "
@@ -135,12 +135,7 @@ def _ordered(name: str, values: Any, shape: tuple[int, ...], order: tuple[NDArra
     return np.ascontiguousarray(array[order])
 
 
-def numbers(name: str, values: Any) -> Floats:
-    """An array of real numbers as float64.
-
-    Raises:
-        NoSurfaceError: it holds something else.
-    """
+def _to_float64(name: str, values: Any) -> Floats:
     array = np.asarray(values)
     if array.dtype.kind not in "fiu" or array.dtype.itemsize > 16:
         raise NoSurfaceError(f"{quoted(name)} must hold numbers, not {quoted(str(array.dtype))}")

@@ -9,7 +9,7 @@ import math
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -37,14 +37,14 @@ from landscape.surface.record_parts import ImportRecord, ProgressRecord, Provena
 from landscape.surface.surface import NOT_COMPUTED, OK
 
 # ----------------------------------------------------------------------------------------------------
-# The HDF5 files of Li et al.'s `loss-landscape` (2018): coordinates, losses and accuracies, -1 where not computed.
+# The HDF5 files of `loss-landscape` by Li et al. (2018): coordinates, losses and accuracies, -1 where not computed.
 
 MISSING = -1.0
 KIND = "HDF5 of loss-landscape"
 
 
 def read_hdf(file: Path) -> ImportedSurface:
-    """The surface in an HDF5 file with `xcoordinates`, `ycoordinates` where it has two axes, and `train_loss`.
+    """The surface in an HDF5 file with `xcoordinates`, `ycoordinates` if it has two axes, and `train_loss`.
 
     `train_loss` becomes `loss`; all other arrays of its shape keep their names and values (accuracies are in percent).
 
@@ -66,12 +66,12 @@ def read_hdf(file: Path) -> ImportedSurface:
 
 
 def _surface_of_hdf(opened: Any, h5py: Any) -> ImportedSurface:
-    # Links into other files are not followed: the author of the file would choose what is read here.
+    # Do not follow links into other files: the author of the file would decide what is read on this machine.
     names = [name for name in opened if isinstance(opened.get(name, getlink=True), h5py.HardLink)]
     arrays = {name: opened[name] for name in names if isinstance(opened[name], h5py.Dataset)}
     if "xcoordinates" not in arrays:
-        known = nearest("xcoordinates", sorted(arrays))
-        raise NoSurfaceError(f"has no array xcoordinates, as surfaces of loss-landscape have; {known}")
+        remedy = nearest("xcoordinates", sorted(arrays))
+        raise NoSurfaceError(f"has no array xcoordinates, as surfaces of loss-landscape have; {remedy}")
     axes = [_read(name, arrays[name]) for name in ("xcoordinates", "ycoordinates") if name in arrays]
     shape = tuple(len(axis) for axis in axes)
     values = {
@@ -85,12 +85,12 @@ def _surface_of_hdf(opened: Any, h5py: Any) -> ImportedSurface:
                 f"{name!r} has shape {list(array.shape)}, its coordinates make {list(shape)}; they must agree"
             )
     # loss-landscape makes the array [x, y] and fills it in the order of numpy's meshgrid, where x runs fastest.
-    turned = {name: array.ravel().reshape(tuple(reversed(shape))) for name, array in values.items()}
-    return make_surface(KIND, axes, turned, missing=MISSING)
+    transposed = {name: array.ravel().reshape(tuple(reversed(shape))) for name, array in values.items()}
+    return make_surface(KIND, axes, transposed, missing=MISSING)
 
 
 def _read(name: str, array: Any) -> Any:
-    """The values of a dataset. Its size is checked first: a small file may promise any number of values."""
+    """The values of a dataset. Its size is checked first: a small file may declare any number of values."""
     if array.size is None or array.size > MOST_POINTS or array.dtype.kind not in "fiu":
         raise NoSurfaceError(f"{name!r} must be at most {MOST_POINTS} numbers, not {array.size} of {array.dtype}")
     if array.external or array.is_virtual:
@@ -105,39 +105,30 @@ TILE = {1: 4096, 2: 256, 3: 32}  # points per axis of a tile, by the number of a
 
 
 def write_imported(run: Place, name: str, surface: ImportedSurface, record: Record) -> None:
-    """Write a landscape under the lock of the run; readers find it once all its values are there.
+    """Write a landscape under the lock of the run; readers find it once all its values are written.
 
     Raises:
-        LandscapeError: something lies at its place.
+        LandscapeError: its folder is not empty.
         OSError: the run cannot be written.
     """
-    from landscape.model.parameters import direction_digest  # of torch
+    from landscape.model.parameters import direction_digest  # needs torch
 
     folder, staged, grid = open_folder(run), staged_name(name), surface.grid
     if folder.folders(f"{FOLDER}/{staged}"):
         move_landscape(folder, Move(staged))  # left by an import that was killed
-    # There are no directions; the digest of none is recorded with each axis.
-    nothing = direction_digest({})
+    digest = direction_digest({})  # an imported landscape has no directions
     labels = [*surface.labels, *[""] * len(grid.names)]
-    axes = [{"kind": "imported", "label": label, "digest": nothing} for label in labels[: len(grid.names)]]
+    axes = [{"kind": "imported", "label": label, "digest": digest} for label in labels[: len(grid.names)]]
     tile = tuple(min(size, TILE[len(grid.shape)]) for size in grid.shape)
     plan = surface.path[0] if surface.path else None
     new = NewArrays(grid, tile, tuple(surface.observables), axes, [{} for _ in grid.names], [], plan)
     store = LandscapeStore.create(folder, staged, new, record)
     for index in np.ndindex(tile_counts(grid.shape, tile)):
-        windows = store.tile(index).windows
-        chunks = [
-            (
-                array,
-                index,
-                surface.values[array][windows]
-                if array in surface.values
-                else np.full(store.tile(index).shape, math.nan),
-            )
-            for array in store.arrays.value_names
-        ]
-        write_synced(store.arrays, chunks)
-        write_synced(store.arrays, [("status", index, surface.status[windows])])
+        at = store.tile(index)
+        unknown = np.full(at.shape, math.nan)
+        values = {array: surface.values[array][at.windows] for array in surface.values}
+        write_synced(store.arrays, [(name, index, values.get(name, unknown)) for name in store.arrays.value_names])
+        write_synced(store.arrays, [("status", index, surface.status[at.windows])])
     if surface.path is not None:
         _, loss, projected = surface.path
         for start in range(0, len(loss), store.path_chunk):
@@ -159,35 +150,33 @@ Arrays = Mapping[str, NDArray[Any]]
 def read_npz(file: Path) -> ImportedSurface:
     """The surface in an NPZ file: `loss` (last axis first), `alpha`, `beta`, … or `x`, `y`, …, and further observables.
 
-    Of Landscaper's files, `loss` and `coordinates`, those of one and two axes are read.
+    Landscaper's files, with `loss` and `coordinates`, are read if they have one or two axes.
 
     Raises:
-        NoSurfaceError: the file holds something else, objects that would have to be unpickled, or is damaged.
+        NoSurfaceError: the file holds something else, or pickled objects, or is damaged.
     """
     try:
         arrays = _arrays(file)
     except NoSurfaceError:
         raise
-    except (
-        zipfile.BadZipFile,
-        OSError,
-        ValueError,
-        EOFError,
-        KeyError,
-        NotImplementedError,
-        RuntimeError,
-        zlib.error,
-    ) as error:
+    except (zipfile.BadZipFile, zlib.error, OSError, ValueError, EOFError, KeyError, RuntimeError) as error:
         raise NoSurfaceError(f"is no NPZ file, or is damaged: {message_of(error, 150)}") from None
     if "coordinates" in arrays and "loss" in arrays:
-        return _landscaper(arrays)
-    for names in COORDINATES:
-        axes = [name for name in names if name in arrays]
-        if axes and tuple(axes) == names[: len(axes)]:
-            return _plain(arrays, axes)
+        return _surface_of_landscaper(arrays)
+    if axes := _axis_names(arrays):
+        return _surface_of_npz(arrays, axes)
     raise NoSurfaceError(
         f"has no coordinates; its arrays must include alpha and beta, or x and y, not only {quoted(sorted(arrays))}"
     )
+
+
+def _axis_names(names: Container[str]) -> list[str]:
+    """The names of the coordinates among those of the arrays or columns of a file; empty if there are none."""
+    for known in COORDINATES:
+        axes = [name for name in known if name in names]
+        if axes and tuple(axes) == known[: len(axes)]:
+            return axes
+    return []
 
 
 def _arrays(file: Path) -> dict[str, NDArray[Any]]:
@@ -205,12 +194,12 @@ def _arrays(file: Path) -> dict[str, NDArray[Any]]:
 
 
 def _array(name: str, opened: Any) -> NDArray[Any]:
-    """An array. Its size and type are checked first: a small archive may promise any number of bytes."""
+    """An array. Its size and type are checked first: a small archive may declare any number of bytes."""
     version = npy.read_magic(opened)
     if version not in ((1, 0), (2, 0)):
         raise NoSurfaceError(f"{name!r} is of a version of numpy's format that no plain array needs")
-    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, by_column, dtype = read(opened)
+    read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, by_column, dtype = read_header(opened)
     if dtype.hasobject:
         raise NoSurfaceError(f"{name!r} holds pickled objects, which may run code and are not read; save plain arrays")
     count = int(np.prod(shape, dtype=object))
@@ -229,7 +218,7 @@ def _array(name: str, opened: Any) -> NDArray[Any]:
     return np.frombuffer(data, dtype).reshape(shape, order="F" if by_column else "C")
 
 
-def _landscaper(arrays: Arrays) -> ImportedSurface:
+def _surface_of_landscaper(arrays: Arrays) -> ImportedSurface:
     coordinates, loss = arrays["coordinates"], arrays["loss"]
     if coordinates.ndim != 2 or len(coordinates) > 2:
         raise NoSurfaceError(
@@ -239,40 +228,39 @@ def _landscaper(arrays: Arrays) -> ImportedSurface:
     return make_surface("NPZ of Landscaper", list(coordinates), others)
 
 
-def _plain(arrays: Arrays, axes: list[str]) -> ImportedSurface:
-    about = _metadata(arrays)
-    taken = {*axes, "status", "metadata"}
-    values = {name: array for name, array in arrays.items() if name not in taken and not name.startswith("path_")}
-    labels = [about.get("axes", {}).get(axis, {}).get("label", "") for axis in axes] if about else []
-    told = Record.of({name: value for name, value in about.get("attributes", {}).items() if name in MEANS})
+def _surface_of_npz(arrays: Arrays, axes: list[str]) -> ImportedSurface:
+    metadata = _metadata(arrays)
+    others = {*axes, "status", "metadata"}
+    values = {name: array for name, array in arrays.items() if name not in others and not name.startswith("path_")}
+    labels = [metadata.get("axes", {}).get(axis, {}).get("label", "") for axis in axes] if metadata else []
+    record = Record.of({name: value for name, value in metadata.get("attributes", {}).items() if name in MEANS})
     return make_surface(
-        "NPZ of this software" if about else "NPZ", [arrays[axis] for axis in axes], values, arrays.get("status"),
+        "NPZ of this software" if metadata else "NPZ", [arrays[axis] for axis in axes], values, arrays.get("status"),
         labels=[label if isinstance(label, str) else "" for label in labels],
-        means={name: getattr(told, name) for name in MEANS if told.states(name)},
-        path=_path(arrays, axes, about.get("path_unit")),
+        means={name: getattr(record, name) for name in MEANS if record.states(name)},
+        path=_path(arrays, axes, metadata.get("path_unit")),
     )  # fmt: skip
 
 
 def _metadata(arrays: Arrays) -> dict[str, Any]:
-    """The metadata of our own export; empty where other software wrote the file."""
+    """The metadata of our own export; empty if other software wrote the file."""
     text = arrays.get("metadata")
     if text is None or text.dtype.kind != "U" or text.ndim:
         return {}
     try:
-        about = json.loads(str(text))
+        metadata = json.loads(str(text))
     except (ValueError, RecursionError):
         return {}
-    parts = [about.get(name) for name in ("axes", "attributes")] if isinstance(about, dict) else [None, None]
-    axes, attributes = parts
-    if not isinstance(axes, dict) or not isinstance(attributes, dict):
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("attributes"), dict):
         return {}
-    return about if all(isinstance(axis, dict) for axis in axes.values()) else {}
+    axes = metadata.get("axes")
+    return metadata if isinstance(axes, dict) and all(isinstance(axis, dict) for axis in axes.values()) else {}
 
 
 def _path(arrays: Arrays, axes: list[str], unit: Any) -> tuple[PathPlan, Floats, Floats] | None:
     names = [f"path_{name}" for name in ("step", *axes, "distance", "loss", "projected_loss")]
     if any(name not in arrays for name in names) or (arrays.get("path_status", np.ones(1)) == 0).any():
-        return None  # also where some snapshots were not computed, which would pass for diverged ones
+        return None  # also if some snapshots were not computed: they would look like diverged ones
     count = len(arrays["path_step"]) if arrays["path_step"].ndim == 1 else 0
     if not count or any(arrays[name].shape != (count,) or arrays[name].dtype.kind not in "fiu" for name in names):
         raise NoSurfaceError("its path_* arrays must be rows of numbers of one length; leave them out, or mend them")
@@ -302,10 +290,8 @@ def read_table(file: Path) -> ImportedSurface:
             names, rows = _numbers(opened)
     except (UnicodeDecodeError, csv.Error, OSError) as error:
         raise NoSurfaceError(f"is no table of text: {message_of(error, 150)}") from None
-    for known in COORDINATES:
-        axes = [name for name in known if name in names]
-        if axes and tuple(axes) == known[: len(axes)]:
-            return _surface_of_table(names, rows, axes)
+    if axes := _axis_names(names):
+        return _surface_of_table(names, rows, axes)
     raise NoSurfaceError(f"has no columns alpha and beta, or x and y; its first line names {quoted(names)}")
 
 
@@ -340,15 +326,14 @@ def _surface_of_table(names: list[str], rows: Any, axes: list[str]) -> ImportedS
     for axis in axes:
         if not np.isfinite(columns[axis]).all():
             raise NoSurfaceError(f"column {axis} must hold finite numbers")
-    split = [np.unique(columns[axis], return_inverse=True) for axis in axes]
-    coordinates, places = [each[0] for each in split], [each[1] for each in split]
-    shape = tuple(len(each) for each in reversed(coordinates))
+    coordinates, places = zip(*(np.unique(columns[axis], return_inverse=True) for axis in axes), strict=True)
+    shape = tuple(len(values) for values in reversed(coordinates))
     count = int(np.prod(shape, dtype=object))
     if count > MOST_POINTS or len(set(zip(*(place.tolist() for place in places), strict=True))) < len(rows):
-        what = "several rows for one point" if count <= MOST_POINTS else f"{len(rows)} rows and {count} crossings"
-        raise NoSurfaceError(f"must have one row per point of a grid, not {what}")
+        fault = "several rows for one point" if count <= MOST_POINTS else f"{len(rows)} rows and {count} crossings"
+        raise NoSurfaceError(f"must have one row per point of a grid, not {fault}")
     if count != len(rows):
-        sizes = " × ".join(str(len(each)) for each in coordinates)
+        sizes = " × ".join(str(len(values)) for values in coordinates)
         raise NoSurfaceError(
             f"is no whole grid: {len(rows)} rows, but {sizes} different coordinates make {count} points; add the others"
             ", with nan as their loss"
@@ -374,13 +359,13 @@ LARGEST_FILE = 4 << 30
 def import_surface(file: str | Path, run: str | Path, name: str | None = None) -> str:
     """Import a surface of other software as a landscape of a run, for all views, exports and the page.
 
-    It reads HDF5 files of Li et al.'s `loss-landscape` (points that they mark by -1 count as not computed), NPZ files
-    with `loss` and its coordinates (`alpha`, `beta` or `x`, `y`; the last axis first), Landscaper's NPZ files, CSV
-    files with a row per point, and what `landscape export --to csv,npz` writes. No job resumes such a landscape.
+    It reads HDF5 files of `loss-landscape` by Li et al. (where -1 means not computed), NPZ files with `loss` and its
+    coordinates (`alpha`, `beta` or `x`, `y`; the last axis first), Landscaper's NPZ files, CSV files with a row per
+    point, and files from `landscape export --to csv,npz`. No job resumes such a landscape.
 
     Args:
-        file: its ending says its format: .h5, .hdf5, .npz or .csv.
-        run: the run's folder or URL, which is made if need be.
+        file: its suffix names its format: .h5, .hdf5, .npz or .csv.
+        run: the run's folder or URL, which is made if it does not exist.
         name: of the landscape; default: made from the name of the file.
 
     Returns:
@@ -405,29 +390,29 @@ def import_surface(file: str | Path, run: str | Path, name: str | None = None) -
 
 
 def import_surfaces(files: Sequence[str | Path], run: str | Path, name: str | None = None) -> list[str]:
-    """Import the surfaces in several files as landscapes of a run: all of them, or none where one cannot be read.
+    """Import the surfaces in several files as landscapes of a run: all of them, or none if one cannot be read.
 
     Raises:
-        NotFoundError, JobError, LandscapeError: as `import_surface` has them.
+        NotFoundError, JobError, LandscapeError: as in `import_surface`.
     """
     if name is not None and len(files) != 1:
         raise JobError(f"name: must not be given for {len(files)} files; each is named by its file")
     path = open_folder(run).name
     refuse_unwritable(path)
     names = [name or name_of(Path(file)) for file in files]
-    for number, each in enumerate(names):
-        if each.lower() in (other.lower() for other in names[:number]):
-            raise JobError(f"name: several files would make landscapes called {quoted(each)}; import them one by one")
-        refuse_taken(path, each)
+    for number, new in enumerate(names):
+        if new.lower() in (other.lower() for other in names[:number]):
+            raise JobError(f"name: several files would make landscapes called {quoted(new)}; import them one by one")
+        refuse_taken(path, new)
     surfaces = [read_surface_file(Path(file)) for file in files]
     records = [_record(Path(file), surface) for file, surface in zip(files, surfaces, strict=True)]
     try:
         with run_lock(path):
-            for each in names:
-                refuse_taken(path, each)
-            for each, surface, record in zip(names, surfaces, records, strict=True):
-                position = 1 + max((known.record.position or 0 for known in survey(path).readable.values()), default=-1)
-                write_imported(path, each, surface, record.changed(position=position))
+            for new in names:
+                refuse_taken(path, new)
+            for new, surface, record in zip(names, surfaces, records, strict=True):
+                positions = (summary.record.position or 0 for summary in survey(path).readable.values())
+                write_imported(path, new, surface, record.changed(position=1 + max(positions, default=-1)))
     except LandscapeError:
         raise
     except OSError as error:
@@ -436,11 +421,11 @@ def import_surfaces(files: Sequence[str | Path], run: str | Path, name: str | No
 
 
 def read_surface_file(file: Path) -> ImportedSurface:
-    """Read the surface in a file, whose ending says its format.
+    """Read the surface in a file, whose suffix names its format.
 
     Raises:
         NotFoundError: there is no such file.
-        JobError: it is of no known format, or holds no surface.
+        JobError: its format is unknown, or it holds no surface.
     """
     reader = READERS.get(file.suffix.lower())
     if not file.exists():
@@ -461,7 +446,7 @@ def read_surface_file(file: Path) -> ImportedSurface:
 
 
 def name_of(file: Path) -> str:
-    """The name of a landscape from that of a file; characters that a name cannot have become a '-'.
+    """The name of a landscape made from that of a file; characters that a name cannot have become a '-'.
 
     >>> name_of(Path("res net_[-1.0,1.0,51].h5"))
     'res-net_-1.0-1.0-51'
@@ -472,25 +457,24 @@ def name_of(file: Path) -> str:
 
 
 def _record(file: Path, surface: ImportedSurface) -> Record:
-    """The record of the landscape."""
     with file.open("rb") as opened:
         content = hashlib.file_digest(opened, "sha256").hexdigest()
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    points, done = surface.status.size, int((surface.status != NOT_COMPUTED).sum())
+    points, points_done = surface.status.size, int((surface.status != NOT_COMPUTED).sum())
     record = Record().changed(
         imported=ImportRecord(file=file.name, format=surface.kind, digest=content),
         observables=list(surface.observables), provenance=Provenance(created=now, versions={"landscape": __version__}),
         failures=[], origin_loss=_at_origin(surface, "loss"), origin_loss_stderr=_at_origin(surface, "loss_stderr"),
         progress=ProgressRecord(
-            state="complete" if (surface.status == OK).all() or done == points else "partial",
-            points=points, points_done=done, updated=now,
+            state="complete" if points_done == points else "partial", points=points, points_done=points_done,
+            updated=now,
         ),
     )  # fmt: skip
     return record.changed(**surface.means)
 
 
 def _at_origin(surface: ImportedSurface, name: str) -> float | None:
-    """The value where all coordinates are zero; None where the grid has no such point, or it has no value."""
+    """The value at the point whose coordinates are all zero; None if there is no such point, or it has no value."""
     places = [(axis == 0).nonzero()[0] for axis in surface.grid.coordinates]
     if name not in surface.values or any(len(place) == 0 for place in places):
         return None

@@ -1,4 +1,4 @@
-"""One landscape on disk: made, opened, committed to tile by tile, examined and read."""
+"""One landscape on disk: made, opened, written tile by tile, examined and read."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ if TYPE_CHECKING:
 
 
 def create_landscape(run: Place, name: str, new: NewArrays, record: Record) -> None:
-    """Lay out a landscape, or the level that its record names, with nothing computed.
+    """Make a landscape, or the level that its record names, with nothing computed.
 
-    One that a killed driver left half made is replaced.
+    A half-made landscape of a killed driver is replaced.
 
     Raises:
-        LandscapeError: something else lies there.
+        LandscapeError: its folder holds something else.
         JobError: its tiles are too large.
     """
     folder, store = open_folder(run), open_zarr(run, read_only=False)
@@ -77,7 +77,7 @@ def create_landscape(run: Place, name: str, new: NewArrays, record: Record) -> N
     group = zarr.create_group(store, path=path, zarr_format=3)
     lay_out(group, new, of_level=record.level is not None)
     flush(store)
-    # Last, and in one write: without its attributes a landscape was never made.
+    # Write the attributes last, and at once: without them, the landscape counts as half made.
     first = Record().changed(schema_version=SCHEMA_VERSION, name=name)
     write_document(store, f"{path}/{METADATA}", documents.group({**first.attributes, **record.attributes}))
     flush(store)
@@ -96,7 +96,7 @@ def read_surface(arrays: LandscapeArrays, record: Record) -> Surface:
         LandscapeError: the coordinates themselves are damaged, or the values need more memory than is free.
     """
     _refuse_too_large(arrays)
-    # The status is read first: values are written before their status, also by a driver that writes meanwhile.
+    # Read the status first: a driver that writes meanwhile writes values before their status.
     states = arrays.read_checked("status")
     status = states.values.astype(np.uint8)
     committed = chunks_where(status != NOT_COMPUTED, arrays.tile_shape)
@@ -134,7 +134,7 @@ def read_axes(arrays: LandscapeArrays) -> tuple[Axis, ...]:
 
 
 def read_path(arrays: LandscapeArrays) -> tuple[ProjectedPath | None, ProjectedPath | None]:
-    """The path of a landscape and the networks of a plane; None where it has none, or their places are damaged."""
+    """The path of a landscape and the networks of a plane; None if it has none, or their places are damaged."""
     plan = stored_path(arrays)
     if plan is None:
         return None, None
@@ -142,12 +142,12 @@ def read_path(arrays: LandscapeArrays) -> tuple[ProjectedPath | None, ProjectedP
     coordinates = {axis: plan.coordinates[:, k] for k, axis in enumerate(arrays.axis_names)}
     steps = np.array(plan.step, np.int64)
     run = np.array(plan.run, np.int64) if plan.runs else None
-    found = ProjectedPath(
+    path = ProjectedPath(
         plan.unit, steps, coordinates, values["loss"], values["projected_loss"], plan.distance, values["status"],
         run, plan.runs,
     )  # fmt: skip
-    networks = next((part for part in found.parts() if part.unit == NETWORK), None)
-    return found.without(NETWORK), networks
+    networks = next((part for part in path.parts() if part.unit == NETWORK), None)
+    return path.without(NETWORK), networks
 
 
 def _warn_of_damage(name: str, damaged: Sequence[tuple[str, Index]]) -> None:
@@ -161,7 +161,7 @@ def _warn_of_damage(name: str, damaged: Sequence[tuple[str, Index]]) -> None:
 
 
 def _refuse_too_large(arrays: LandscapeArrays) -> None:
-    """Refuse, by the metadata alone, what does not fit the memory: metadata may promise anything."""
+    """Refuse a landscape that does not fit the memory, by its metadata alone, which may declare any size."""
     points, values = int(np.prod(arrays.shape)), len(arrays.value_names)
     needed, free = points * (2 * 8 * values + 8), free_host_bytes()
     if needed > free:
@@ -177,27 +177,27 @@ T = TypeVar("T")
 
 
 class LandscapeStore:
-    """One landscape on disk. Made by `create`, or `open` for reading and going on."""
+    """One landscape on disk: `create` makes it, `open` opens it for reading or continuing."""
 
     def __init__(
-        self, folder: Folder, store: Store, name: str, documents: Documents, described: LandscapeSummary, level: int = 0
+        self, folder: Folder, store: Store, name: str, documents: Documents, summary: LandscapeSummary, level: int = 0
     ) -> None:
         self.name, self.level, self._folder, self._store, self._documents = name, level, folder, store, documents
-        self.record, self._described = described.record, described
-        self.path = runs.at_level(described.path or name, level)
-        self.arrays = LandscapeArrays(name, store, documents, described.record, self.path)
+        self.record, self._summary = summary.record, summary
+        self.path = runs.at_level(summary.path or name, level)
+        self.arrays = LandscapeArrays(name, store, documents, summary.record, self.path)
 
     # -- making and opening ---------------------------------------------------------------------------------
 
     @classmethod
     def create(cls, run: Place, name: str, new: NewArrays, record: Record) -> LandscapeStore:
-        """Make a landscape with nothing computed, as `creation.create_landscape` does, and open it for writing."""
+        """Make a landscape by `create_landscape`, with nothing computed, and open it for writing."""
         create_landscape(run, name, new, record)
         return cls.open(run, name, write=True, level=record.level.number if record.level else 0)
 
     @classmethod
     def open(cls, run: Place, name: str, *, write: bool = False, level: int = 0) -> LandscapeStore:
-        """Open an existing landscape, or a level of it; a reader needs no lock, also while it is being written.
+        """Open an existing landscape, or a level of it, also while it is being written; a reader needs no lock.
 
         Raises:
             NotFoundError: there is none of that name.
@@ -206,16 +206,16 @@ class LandscapeStore:
         """
         store = cls.find(run, name, write=write, level=level)
         if store is None:
-            known = nearest(name, runs.landscape_names(run))
-            raise NotFoundError(f"landscape {quoted(name)} is not in run {quoted(str(run), 300)}; {known}")
+            remedy = nearest(name, runs.landscape_names(run))
+            raise NotFoundError(f"landscape {quoted(name)} is not in run {quoted(str(run), 300)}; {remedy}")
         return store
 
     @classmethod
     def find(cls, run: Place, name: str, *, write: bool = False, level: int = 0) -> LandscapeStore | None:
-        """Open an existing landscape; None where there is none of that name, or a half-made one.
+        """Open an existing landscape; None if there is none of that name, or a half-made one.
 
         Args:
-            write: open it for going on, under the run's lock; damaged metadata are then mended.
+            write: whether to open it for continuing, under the run's lock; this repairs damaged metadata.
             level: of its refinement; 0 for the landscape itself.
         """
         runs.refuse_outside(run, name)
@@ -223,28 +223,28 @@ class LandscapeStore:
         if write:
             finish_move(folder)
         documents = Documents(folder)
-        described = runs.describe(folder, documents, name, level)
-        if described is None:
+        summary = runs.describe(folder, documents, name, level)
+        if summary is None:
             return None
-        store = cls(folder, runs.open_zarr(run, read_only=not write), name, documents, described, level)
+        store = cls(folder, runs.open_zarr(run, read_only=not write), name, documents, summary, level)
         if write:
             store._mend()
         return store
 
     def _mend(self) -> None:
-        """Replace damaged documents by their copies in the root, and bring these copies up to date."""
+        """Replace damaged documents by their copies in the root, and update these copies."""
         runs.unmark(self._folder, self.path)
         for problem in self.problems():
-            if problem != self.refusal:  # which ends the job as an error
+            if problem != self.refusal:  # the refusal ends the job as an error
                 log.warning("landscape %r: %s", self.name, problem)
-        if self._described.mend:
+        if self._summary.mend:
             self.update_attributes()
         mend_arrays(self.arrays, self.path, self._store, self._documents)
-        known = self._documents.copy.get(self.path)
-        if not isinstance(known, dict) or not is_same(known.get("attributes"), dict(self.attributes)):
+        copy = self._documents.copy.get(self.path)
+        if not isinstance(copy, dict) or not is_same(copy.get("attributes"), dict(self.attributes)):
             self.consolidate()
 
-    # -- what it records ------------------------------------------------------------------------------------
+    # -- record ---------------------------------------------------------------------------------------------
 
     @property
     def attributes(self) -> Mapping[str, Any]:
@@ -253,10 +253,10 @@ class LandscapeStore:
 
     @property
     def identity(self) -> IdentityRecord:
-        """What decides the values.
+        """All that decides the values.
 
         Raises:
-            LandscapeError: the record lacks it, so that no job can resume; so of `plan` and `job`.
+            LandscapeError: the record lacks it, so that no job can resume; the same holds for `plan` and `job`.
         """
         return self._needed(self.record.identity)
 
@@ -277,28 +277,28 @@ class LandscapeStore:
 
     def siblings(self) -> dict[str, Record]:
         """The records of the run's other landscapes that can be read, by name."""
-        found = runs.survey_folder(self._folder).readable.items()
-        return {name: each.record for name, each in found if name != self.name}
+        summaries = runs.survey_folder(self._folder).readable
+        return {name: summary.record for name, summary in summaries.items() if name != self.name}
 
     @property
     def refusal(self) -> str:
-        """Why no job can resume this landscape, and the remedy; empty where one can."""
+        """Why no job can resume this landscape, and the remedy; empty if a job can."""
         missing = next(iter(missing_essentials(self.record)), None)
         place = self._folder.place(f"{FOLDER}/{self.path}")
         return resume_refusal(self.name, self.record, missing, place) if missing else ""
 
     @property
     def own_problems(self) -> tuple[str, ...]:
-        """What is wrong with the document of the landscape itself, a sentence each."""
-        return (*self._described.problems, *filter(None, [self.refusal if not self.record.is_imported else ""]))
+        """The faults of the landscape's own document, a sentence each."""
+        return (*self._summary.problems, *filter(None, [self.refusal if not self.record.is_imported else ""]))
 
     def problems(self) -> list[str]:
-        """What is wrong with its metadata although it can be read, a sentence each."""
+        """The faults of all its metadata, a sentence each."""
         of_arrays = [self.arrays.describe(name).problem for name in self.arrays.names]
         return [*self.own_problems, *filter(None, of_arrays)]
 
     def update_attributes(self, **changes: Any) -> None:
-        """Change fields of the record, given as values or JSON values, and write its document. Only the driver may."""
+        """Change fields of the record, given as values or JSON values, and write its document; for the driver only."""
         self.record = self.record.changed(**changes)
         self.arrays.level = self.record.level
         if isinstance(self._store, DurableStore):
@@ -309,7 +309,7 @@ class LandscapeStore:
         """Copy all metadata of the run into the root's document, which xarray reads at once."""
         write_root(self._folder, self._documents)
 
-    # -- what it is made of ---------------------------------------------------------------------------------
+    # -- parts ----------------------------------------------------------------------------------------------
 
     @property
     def shape(self) -> Index:
@@ -318,22 +318,22 @@ class LandscapeStore:
 
     @property
     def tile_shape(self) -> Index:
-        """Points per dimension of a tile; those at the grid's end are cut off."""
+        """Points per dimension of a tile; tiles at the grid's end are cut off."""
         return self.arrays.tile_shape
 
     @property
     def tile_count(self) -> int:
-        """How many tiles it has; of a level, how many it holds."""
+        """The number of its tiles, computed or not."""
         return self.arrays.tile_count
 
     def levels(self) -> list[LandscapeStore]:
-        """The levels of its refinement, opened for reading, the coarsest first, up to one that is half made."""
-        found: list[LandscapeStore] = []
+        """The levels of its refinement, opened for reading, the coarsest first, up to the first half-made one."""
+        levels: list[LandscapeStore] = []
         for number in [] if self.level else self._documents.levels(self.path):
             if (level := LandscapeStore.find(self._folder, self.name, level=number)) is None:
                 break
-            found.append(level)
-        return found
+            levels.append(level)
+        return levels
 
     @property
     def observables(self) -> tuple[str, ...]:
@@ -355,33 +355,33 @@ class LandscapeStore:
         return self.arrays.tile(index)
 
     def grid(self) -> Grid | None:
-        """The stored coordinates, or None where a chunk of them is damaged."""
+        """The stored coordinates; None if a chunk of them is damaged."""
         return self.arrays.grid()
 
     def path_plan(self) -> PathPlan | None:
-        """The places of the snapshots; None where there is no path or a chunk of it is damaged."""
+        """The places of the snapshots; None if there is no path, or a chunk of it is damaged."""
         return stored_path(self.arrays)
 
     def directions(self) -> list[dict[str, Tensor]] | None:
-        """The stored directions, or None where one is kept as its seed alone or its chunk is damaged."""
+        """The stored directions; None if one is stored as its seed alone, or its chunk is damaged."""
         return stored_directions(self.arrays)
 
     def direction_digests(self) -> list[str]:
-        """The recorded digest of each axis's direction; empty where that is lost."""
+        """The recorded digest of each axis's direction; empty if it is lost."""
         return self.arrays.direction_digests()
 
     # -- writing --------------------------------------------------------------------------------------------
 
     def write_tiles(self, tiles: Sequence[tuple[Tile, Mapping[str, Floats]]]) -> None:
-        """Commit whole tiles with two syncs in all, as `commit.write_tiles` does."""
+        """Commit whole tiles with two syncs in all, see `commit.write_tiles`."""
         commit.write_tiles(self.arrays, tiles)
 
     def quarantine_tile(self, tile: Tile) -> None:
-        """Mark a tile as given up; running the job again tries it anew."""
+        """Mark a tile as given up; the next run of the job tries it again."""
         commit.quarantine_tile(self.arrays, tile)
 
     def write_path(self, window: slice, values: Mapping[str, Floats]) -> None:
-        """Commit one chunk of the path, the snapshots in `window`, as `commit.write_path` does."""
+        """Commit one chunk of the path, the snapshots in `window`, see `commit.write_path`."""
         commit.write_path(self.arrays, window, values)
 
     def quarantine_path(self, window: slice) -> None:
@@ -392,7 +392,7 @@ class LandscapeStore:
         self, grid: Grid, directions: Sequence[State], path: PathPlan | None,
         sample_index: NDArray[np.int64] | None = None,
     ) -> None:  # fmt: skip
-        """Write coordinates, directions, and the places of samples and path anew, after one of them was damaged."""
+        """Write coordinates, directions, and the places of samples and path again, after one of them was damaged."""
         commit.repair_constants(self.arrays, grid, directions, path, sample_index)
 
     # -- examining and reading ------------------------------------------------------------------------------
@@ -402,15 +402,15 @@ class LandscapeStore:
         return examination.examine(self.arrays)
 
     def counts(self) -> NDArray[np.int64]:
-        """Evaluations by status 0 to 3: the points, and two per snapshot of the path; reads the status alone."""
+        """Evaluations by status, 0 to 3: one per point, and two per snapshot of the path; reads the status alone."""
         return examination.counts(self.arrays)
 
     def minimum(self) -> tuple[dict[str, float], int]:
-        """The lowest loss with its coordinates, and how many points cannot be read, as `examination.minimum` says."""
+        """The lowest readable loss with its coordinates, and the number of unreadable points."""
         return examination.minimum(self.arrays)
 
     def computed_point(self, usable: Callable[[Index], bool]) -> tuple[Index, dict[str, float]] | None:
-        """A point that is computed, off the origin, as `examination.computed_point` finds it."""
+        """A computed point off the origin, see `examination.computed_point`."""
         return examination.computed_point(self.arrays, usable)
 
     def check_constants(self, names: Sequence[str] | None = None) -> list[str]:
@@ -418,7 +418,7 @@ class LandscapeStore:
         return self.arrays.check_constants(names)
 
     def check_directions(self) -> list[str]:
-        """A phrase for each direction whose tensors contradict the digest that is recorded with its axis."""
+        """A phrase for each direction whose tensors contradict the digest recorded with its axis."""
         return examination.check_directions(self.arrays)
 
     def read_surface(self) -> Surface:
@@ -431,5 +431,5 @@ class LandscapeStore:
         try:
             surface = read_surface(self.arrays, self.record)
             return replace(surface, levels=tuple(level.read_surface() for level in self.levels()))
-        finally:  # also where it failed, as that may be the reason
+        finally:  # also after an error, which the change may have caused
             runs.refuse_moved(self._folder, self.name, self.path, self.record, self.level)

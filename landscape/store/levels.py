@@ -1,10 +1,10 @@
-"""What `landscape refine` asks for, and the levels that are left to compute. Only reads."""
+"""The request of `landscape refine`, and the levels that it leaves to compute. Only reads."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -36,14 +36,14 @@ Box = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Finer:
-    """What a refinement asks for.
+    """A requested refinement.
 
     Attributes:
-        factor: into how many each step is divided.
+        factor: by which each step is divided.
         box: [low, high] of each axis; None for the whole grid.
 
     Raises:
-        JobError: one of them is malformed.
+        JobError: factor or box is malformed.
     """
 
     factor: int
@@ -68,11 +68,15 @@ class Finer:
 
     @property
     def levels(self) -> range:
-        """The numbers of the levels that this needs."""
+        """The numbers of the levels that the refinement needs."""
         return range(1, self.factor.bit_length())
 
     def held_already(self, name: str, axes: int) -> str:
-        """The message that a landscape of so many axes holds all of this already, and what would add to it."""
+        """The message that a landscape holds the whole refinement already, and which requests would add to it.
+
+        Args:
+            axes: how many the landscape has.
+        """
         where = "everywhere" if self.box is None else "in this box"
         ways = ["give factor 4"] if self.factor != max(FACTORS) else []
         ways += [] if self.box is None else ["choose another box"]
@@ -87,7 +91,7 @@ def levels_left(run: str, name: str, finer: Finer) -> list[LevelRecord]:
 
     Raises:
         NotFoundError: there is no such landscape.
-        JobError: the landscape cannot be refined so, or holds all of this already.
+        JobError: the landscape cannot be refined so, or holds the whole refinement already.
     """
     store = refinable(run, name)
     rule = {"factor": finer.factor} | ({} if finer.box is None else {"box": [list(ends) for ends in finer.box]})
@@ -95,10 +99,10 @@ def levels_left(run: str, name: str, finer: Finer) -> list[LevelRecord]:
         LevelRecord(number=number, stride=2**number, blocks=to_stretches(tiles), rule=rule)
         for number, tiles in _tiles_of(store, finer).items()
     ]
-    left = [record for level in records if (record := _left_of(run, name, level)) is not None]
-    if not left:
+    unfinished = [record for level in records if (record := _unfinished(run, name, level)) is not None]
+    if not unfinished:
         raise JobError(finer.held_already(name, len(store.shape)))
-    return left
+    return unfinished
 
 
 def _tiles_of(store: LandscapeStore, finer: Finer) -> dict[int, Mask]:
@@ -158,37 +162,32 @@ def _corners(grid: Grid, box: Box | None) -> tuple[list[float], list[float]]:
         raise JobError(f"box: must be LOW,HIGH for each of {len(ends)} axes, not for {len(box)}")
     for name, (low, high), (first, last) in zip(grid.names, box, ends, strict=True):
         if low < first or high > last:
-            asked, there = (f"{as_written(a)} to {as_written(b)}" for a, b in ((low, high), (first, last)))
+            wanted, limits = (f"{as_written(a)} to {as_written(b)}" for a, b in ((low, high), (first, last)))
             raise JobError(
-                f"box: must lie in the landscape, {there} along {name}, not {asked}; `landscape extend --range` widens "
-                "it first"
+                f"box: must lie in the landscape, {limits} along {name}, not {wanted}; `landscape extend --range` "
+                "widens it first"
             )
     return [low for low, _ in box], [high for _, high in box]
 
 
-def _left_of(run: str, name: str, level: LevelRecord) -> LevelRecord | None:
-    """A level with the blocks that it holds already; None where it holds all blocks and is complete.
-
-    Raises:
-        JobError: a coarser level of it is not complete.
-    """
+def _unfinished(run: str, name: str, level: LevelRecord) -> LevelRecord | None:
+    """A level with its wanted blocks and those that it holds already; None if it holds all and is complete."""
     stored = LandscapeStore.find(run, name, level=level.number)
     if stored is None or stored.record.level is None:
         return level
-    there, counts = stored.record.level, tile_counts(stored.shape, stored.tile_shape)
-    held = from_stretches(there.blocks, counts)
-    asked = from_stretches(level.blocks, counts)
-    if (asked & ~held).any():
-        return LevelRecord(number=level.number, stride=level.stride, blocks=to_stretches(held | asked), rule=level.rule)
-    return None if stored.examine().complete else there
+    counts = tile_counts(stored.shape, stored.tile_shape)
+    held, wanted = from_stretches(stored.record.level.blocks, counts), from_stretches(level.blocks, counts)
+    if (wanted & ~held).any():
+        return replace(level, blocks=to_stretches(held | wanted))
+    return None if stored.examine().complete else stored.record.level
 
 
 def refinable(run: str, name: str) -> LandscapeStore:
-    """Open a landscape that can be refined.
+    """Open a landscape for refinement.
 
     Raises:
         NotFoundError: there is none of this name.
-        JobError: it cannot be refined; says why.
+        JobError: it cannot be refined; with the reason.
     """
     store = LandscapeStore.open(run, name)
     called, record = quoted(name), store.record
@@ -217,7 +216,7 @@ def refinable(run: str, name: str) -> LandscapeStore:
 
 
 def why_incomplete(store: LandscapeStore) -> str | None:
-    """Why a landscape is not complete; None where it is."""
+    """Why a landscape is not complete; None if it is."""
     examined = store.examine()
     if examined.complete:
         return None
@@ -228,15 +227,14 @@ def why_incomplete(store: LandscapeStore) -> str | None:
 
 
 def points_left(run: str, name: str, level: LevelRecord, shape: Sequence[int]) -> int:
-    """How many points are still to be computed of a level.
+    """How many points of a level are still to be computed.
 
     Args:
         shape: of the landscape.
     """
     finer = finer_shape(shape, level.stride)
-    per_tile = new_points_per_tile(finer)
-    asked = np.array(from_stretches(level.blocks, tile_counts(finer, tile_shape(finer))))
+    tiles = np.array(from_stretches(level.blocks, tile_counts(finer, tile_shape(finer))))
     stored = LandscapeStore.find(run, name, level=level.number)
     if stored is not None and stored.record.level is not None:
-        asked &= ~from_stretches(stored.record.level.blocks, asked.shape) | stored.examine().missing_mask
-    return int(per_tile[asked].sum())
+        tiles &= ~from_stretches(stored.record.level.blocks, tiles.shape) | stored.examine().missing_mask
+    return int(new_points_per_tile(finer)[tiles].sum())

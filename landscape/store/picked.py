@@ -1,6 +1,6 @@
-"""The values of a landscape at picked points, read and brought up to date chunk by chunk.
+"""The values of a landscape at picked points, read and updated chunk by chunk.
 
-A landscape may be larger than memory: its chunks are read as a stream, and of each only the picked points are kept.
+A landscape may be larger than memory: its chunks are read as a stream, and only the picked points of each are kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from landscape.store.arrays import LandscapeArrays
 from landscape.store.examination import STATUSES
 from landscape.surface.surface import NOT_COMPUTED
 
-AT_ONCE = 64  # chunks of one array between two of another: so many are in memory
+AT_ONCE = 64  # chunks of each array that are read before those of the next array, and so are in memory together
 
 
 class PickedValues:
@@ -25,8 +25,7 @@ class PickedValues:
 
     Attributes:
         status: uint8 over the picked points.
-        values: float64 over the picked points, by the names of the arrays that were asked for so far. What belongs to
-            no committed tile is NaN.
+        values: float64 over the picked points, by the names of the arrays loaded so far; NaN outside committed tiles.
     """
 
     def __init__(self, arrays: LandscapeArrays, picks: Sequence[NDArray[np.intp]]) -> None:
@@ -39,13 +38,13 @@ class PickedValues:
         self._counts: dict[Index, NDArray[np.int64]] = {}  # of the committed chunks, points by their status
         self._total = np.zeros(STATUSES, np.int64)
         self._lowest: dict[Index, tuple[float, Index]] = {}
-        self._unreadable: dict[Index, int] = {}  # of the chunks that are there and cannot be read, the points
+        self._unreadable: dict[Index, int] = {}  # by damaged chunk, its points
         self.status = np.zeros(self._shape, np.uint8)
         self.values: dict[str, Floats] = {}
 
     @property
     def size(self) -> int:
-        """Bytes of memory that the arrays take."""
+        """The bytes of the arrays in memory."""
         return int(self.status.nbytes + sum(array.nbytes for array in self.values.values()))
 
     @property
@@ -57,41 +56,41 @@ class PickedValues:
 
     @property
     def lowest(self) -> tuple[float, Index] | None:
-        """The lowest finite loss of all points and its index; None where there is none, or the loss was not read."""
+        """The lowest finite loss of all points and its index; None if there is none, or the loss was not loaded."""
         return min(self._lowest.values(), default=None)
 
     @property
     def unreadable(self) -> int:
-        """How many points are there and cannot be read, as a chunk of what was read of them is damaged or absent."""
+        """How many points are unreadable, because a loaded chunk of theirs is damaged or absent."""
         return sum(self._unreadable.values())
 
     def load(self, names: Iterable[str]) -> None:
-        """Read these arrays too, as far as they are not there yet."""
+        """Read those of these arrays that are not loaded yet."""
         new = [name for name in names if name not in self.values]
         if new:
             before = self.values
-            # Another dict, as another thread may be adding up the sizes of those in this one.
+            # A new dict, as another thread may be adding up the sizes of the arrays in this one.
             self.values = before | {name: np.full(self._shape, np.nan) for name in new}
             try:
                 self._read(sorted(self._counts), new)
             except BaseException:
-                self.values = before  # half read, they would pass for values that are missing
+                self.values = before  # values that were not read would look like missing ones
                 raise
 
     def forget(self) -> None:
-        """Free the memory of the values, which are read again when they are asked for; statuses and counts stay."""
+        """Free the memory of the values, which `load` reads again; statuses and counts stay."""
         self.values = {}
 
     def update(self, chunks: Collection[Index]) -> None:
-        """Read chunks anew that were written, replaced or removed."""
+        """Read chunks again that were written, replaced or removed."""
         self._read(sorted(chunks), list(self.values))
 
     def window(self, index: Index) -> tuple[slice, ...]:
-        """What of the arrays over the picked points a chunk covers; a slice may be empty."""
+        """The slices of the arrays over the picked points that a chunk covers; a slice may be empty."""
         return self._place(index).window
 
     def _place(self, index: Index) -> _Place:
-        """Where the picked points of a chunk lie."""
+        """The place of the picked points of a chunk."""
         tile = self._arrays.tile(index)
         window = tuple(
             slice(*np.searchsorted(pick, (start, stop)).tolist())
@@ -106,7 +105,7 @@ class PickedValues:
             self._read_some(chunks[start : start + AT_ONCE], names)
 
     def _read_some(self, chunks: Sequence[Index], names: Sequence[str]) -> None:
-        # The status is read first: values are written before their status, also by a driver that writes meanwhile.
+        # Read the status first: a driver that writes meanwhile writes values before their status.
         states: dict[Index, NDArray[np.uint8] | None] = {}
         for index, values, damaged in self._arrays.reader("status").read(chunks):
             states[index] = values
@@ -129,7 +128,7 @@ class PickedValues:
             self._count(index, places[index], None if index in unsound else states[index], names)
 
     def _find_lowest(self, index: Index, place: _Place, values: NDArray[Any], states: NDArray[np.uint8]) -> None:
-        """Keep the lowest finite loss of a chunk."""
+        """Note the lowest finite loss of a chunk."""
         usable = np.where((states != NOT_COMPUTED) & np.isfinite(values), values, np.inf)
         best = np.unravel_index(int(usable.argmin()), usable.shape)
         self._lowest.pop(index, None)
@@ -138,7 +137,7 @@ class PickedValues:
             self._lowest[index] = (float(usable[best]), whole)
 
     def _count(self, index: Index, place: _Place, states: NDArray[np.uint8] | None, names: Sequence[str]) -> None:
-        """Take over the statuses of a chunk; None where it is absent or damaged, and counts as not computed."""
+        """Update statuses and counts by those of a chunk; None if it is absent or damaged: then it is not computed."""
         self._total -= self._counts.pop(index, 0)
         if states is None:
             self._lowest.pop(index, None)
@@ -148,14 +147,14 @@ class PickedValues:
             self._total += self._counts[index]
             self.status[place.window] = states[place.local]
         if states is None or not states.all():
-            nothing = self.status[place.window] == NOT_COMPUTED
+            not_computed = self.status[place.window] == NOT_COMPUTED
             for name in names:
-                self.values[name][place.window][nothing] = np.nan
+                self.values[name][place.window][not_computed] = np.nan
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where the picked points of a chunk lie: in the arrays over all picked points, and among its own points."""
+    """The picked points of a chunk: their window in the arrays over all picked points, their places in the chunk."""
 
     window: tuple[slice, ...]
     local: Any

@@ -1,4 +1,4 @@
-"""Other means over the samples of a landscape that is there: of some samples, of each class, of samples drawn anew."""
+"""Other means over the samples of a computed landscape: of some samples, of each class, of resampled samples."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from landscape.core.errors import JobError, quoted
 from landscape.core.grid import Floats
 from landscape.surface.surface import NOT_COMPUTED, RISE_STDERR, ProjectedPath, SampleLosses, Surface
 
-DRAWS_AT_ONCE = 1 << 22  # numbers of the counts that are in memory at once
+DRAWS_AT_ONCE = 1 << 22  # counts, one per draw and sample, in memory at once
 
 Statistic = Literal["mean", "rise"]
 
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """What resampling says of a mean at every point; arrays over the grid, NaN where not computed.
+    """The bootstrap of a mean at every point; arrays over the grid, NaN where not computed.
 
     Attributes:
         value: of the samples themselves.
@@ -37,17 +37,17 @@ class Bootstrap:
 def bootstrap(
     surface: Surface, statistic: Statistic = "mean", resamples: int = 1000, seed: int = 0, confidence: float = 0.95
 ) -> Bootstrap:
-    """The bootstrap of the mean loss at every point: samples drawn anew with replacement, the same ones at all points.
+    """The bootstrap of the mean loss at every point: samples drawn with replacement, the same ones at all points.
 
     Args:
         surface: one whose job had `keep_samples: true`.
-        statistic: `mean`, the loss, Σwℓ/Σw; or `rise`, that of ℓ(point) − ℓ(origin), pair by pair.
+        statistic: `mean`, the loss, Σwℓ/Σw; or `rise`, the mean of ℓ(point) − ℓ(origin), sample by sample.
         resamples: how often samples are drawn.
         seed: of the draws.
         confidence: of the interval from `low` to `high`, which are percentiles of the resampled means.
 
     Raises:
-        JobError: the losses of single samples were not kept, or an argument is impossible.
+        JobError: the losses of single samples were not stored, or an argument is impossible.
 
     References:
         Efron and Tibshirani, An Introduction to the Bootstrap, 1993, sections 6.2 and 13.3.
@@ -62,11 +62,11 @@ def bootstrap(
     weights, origin = losses.weights, losses.origin if statistic == "rise" else None
     tails = [(1 - confidence) / 2, (1 + confidence) / 2]
     result = {name: np.full(losses.shape[:-1], np.nan) for name in ("value", "stderr", "low", "high")}
-    # Each point of a slab has all resampled means.
+    # A slab holds all resampled means of its points.
     for slab in losses.slabs(losses.shape[-1] * max(1, DRAWS_AT_ONCE // resamples)):
         values = _float64(surface, losses, slab, origin)
         flat = values.reshape(-1, values.shape[-1])
-        draws = [_weighted_mean(flat, counts * weights) for counts in _draws(flat.shape[1], resamples, seed)]
+        draws = [_weighted_mean(flat, counts * weights) for counts in _draw_counts(flat.shape[1], resamples, seed)]
         means = np.concatenate(draws, axis=1)  # [points, resamples]
         shape = values.shape[:-1]
         result["value"][slab] = _weighted_mean(flat, weights[None])[:, 0].reshape(shape)
@@ -77,42 +77,43 @@ def bootstrap(
 
 
 def subset(surface: Surface, samples: ArrayLike, name: str | None = None) -> Surface:
-    """The landscape of some of its samples: mean loss, its standard error, and that of the rise over the origin.
+    """The landscape over some of its samples: mean loss, its standard error, and that of the rise over the origin.
 
     Args:
         surface: one whose job had `keep_samples: true`.
-        samples: which ones, by their numbers from 0 in the order of `sample_index`, each once; or a mask over all.
-        name: of the new surface; default: that of the given one.
+        samples: different numbers from 0 in the order of `sample_index`; or a mask over all samples.
+        name: of the new surface; default: that of `surface`.
 
     Raises:
-        JobError: the losses of single samples were not kept, or `samples` are no samples.
+        JobError: the losses of single samples were not stored, or `samples` are no samples.
     """
     losses = losses_of(surface)
-    chosen = _numbers(np.asarray(samples), losses.shape[-1])
-    return _means(surface, losses, [chosen], [name or surface.name])[0]
+    chosen = _sample_numbers(np.asarray(samples), losses.shape[-1])
+    return _surfaces_of(surface, losses, [chosen], [name or surface.name])[0]
 
 
 def by_class(surface: Surface, labels: ArrayLike) -> dict[Any, Surface]:
-    """The landscape of each class of samples, by its label: mean loss, its standard error, and that of the rise.
+    """The landscape over each class of samples, by its label: mean loss, its standard error, and that of the rise.
 
     Args:
         surface: one whose job had `keep_samples: true`.
         labels: one for every item of the data that the problem returned, in the order of the data.
 
     Raises:
-        JobError: the losses of single samples were not kept, or labels are missing.
+        JobError: the losses of single samples were not stored, or labels are missing.
     """
-    losses, index, given = losses_of(surface), surface.sample_index, np.asarray(labels)
+    losses, index, all_labels = losses_of(surface), surface.sample_index, np.asarray(labels)
     if index is None or len(index) != losses.shape[-1]:
         raise JobError(f"labels: the samples of {quoted(surface.name)} have no places in the data; choose by `subset`")
-    if given.ndim != 1 or len(given) <= index.max(initial=-1):
+    if all_labels.ndim != 1 or len(all_labels) <= index.max(initial=-1):
         raise JobError(
-            f"labels: must be one for each item of the data, at least {index.max() + 1}, not of shape {given.shape}"
+            f"labels: must be one for each item of the data, at least {index.max() + 1}, not of shape "
+            f"{all_labels.shape}"
         )
-    names, class_of = np.unique(given[index], return_inverse=True)
+    names, class_of = np.unique(all_labels[index], return_inverse=True)
     classes: list[Hashable] = names.tolist()
     groups = [np.flatnonzero(class_of == number) for number in range(len(classes))]
-    surfaces = _means(surface, losses, groups, [f"{surface.name}: {label}" for label in classes])
+    surfaces = _surfaces_of(surface, losses, groups, [f"{surface.name}: {label}" for label in classes])
     return dict(zip(classes, surfaces, strict=True))
 
 
@@ -120,7 +121,7 @@ def losses_of(surface: Surface) -> SampleLosses:
     """The losses of the single samples of a surface.
 
     Raises:
-        JobError: they were not kept.
+        JobError: they were not stored.
     """
     if surface.loss_samples is None:
         raise JobError(
@@ -130,7 +131,7 @@ def losses_of(surface: Surface) -> SampleLosses:
     return surface.loss_samples
 
 
-def _means(
+def _surfaces_of(
     surface: Surface, losses: SampleLosses, groups: Sequence[NDArray[np.int64]], names: Sequence[str]
 ) -> list[Surface]:
     """The surfaces of several groups of samples; each loss is read once."""
@@ -143,18 +144,18 @@ def _means(
             own = values[..., group]
             table["loss"][slab], table["loss_stderr"][slab] = _mean_and_stderr(own, weights[group])
             table[RISE_STDERR][slab] = _mean_and_stderr(own - origin[group], weights[group])[1]
-    path = _path_without_losses(surface)  # which are those of all samples
-    found = []
+    path = _path_without_losses(surface)  # its losses are means over all samples
+    surfaces = []
     for name, table, group in zip(names, tables, groups, strict=True):
         at_origin = [float(value) for value in _mean_and_stderr(origin[group], weights[group])]
         record = surface.record.changed(
             name=name, observables=["loss"], derived={}, num_samples=len(group),
             origin_loss=_or_none(at_origin[0]), origin_loss_stderr=_or_none(at_origin[1]), guessing=None,
         )  # fmt: skip
-        index = surface.sample_index  # of whole batches it has a place for each batch
+        index = surface.sample_index  # for whole batches, it has a place per batch
         places = None if index is None or len(index) != losses.shape[-1] else index[group]
-        found.append(Surface(name, surface.axes, table, surface.status, path, record.attributes, None, places))
-    return found
+        surfaces.append(Surface(name, surface.axes, table, surface.status, path, record.attributes, None, places))
+    return surfaces
 
 
 def _path_without_losses(surface: Surface) -> ProjectedPath | None:
@@ -178,7 +179,7 @@ def _float64(surface: Surface, losses: SampleLosses, slab: slice, origin: Any = 
 
 
 def _mean_and_stderr(values: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """Σwℓ/Σw and √(Σw²(ℓ−m)²)/Σw · √(n/(n−1)) over the last dimension, as landscapes are computed."""
+    """Σwℓ/Σw and √(Σw²(ℓ−m)²)/Σw · √(n/(n−1)) over the last dimension, as for landscapes."""
     count, total = len(weights), weights.sum()
     with np.errstate(all="ignore"):
         mean = np.asarray((weights * values).sum(-1) / total)
@@ -193,23 +194,23 @@ def _weighted_mean(values: Floats, weights: Floats) -> Floats:
         return np.asarray(values @ weights.T / weights.sum(1), np.float64)
 
 
-def _draws(samples: int, resamples: int, seed: int) -> Iterator[Floats]:
-    """How often each sample is drawn [draws, samples], some draws at a time; the same ones at every call."""
-    generator, left = np.random.default_rng(seed), resamples
-    while left:
-        now = min(left, max(1, DRAWS_AT_ONCE // samples))
-        places = generator.integers(0, samples, (now, samples))
-        rows = np.arange(now)[:, None] * samples
-        counts = np.bincount((places + rows).ravel(), minlength=now * samples)
-        yield counts.reshape(now, samples).astype(np.float64)
-        left -= now
+def _draw_counts(samples: int, resamples: int, seed: int) -> Iterator[Floats]:
+    """How often each sample is drawn [draws, samples], some draws at a time; equal at every call with one seed."""
+    generator, remaining = np.random.default_rng(seed), resamples
+    while remaining:
+        draws = min(remaining, max(1, DRAWS_AT_ONCE // samples))
+        places = generator.integers(0, samples, (draws, samples))
+        rows = np.arange(draws)[:, None] * samples
+        counts = np.bincount((places + rows).ravel(), minlength=draws * samples)
+        yield counts.reshape(draws, samples).astype(np.float64)
+        remaining -= draws
 
 
-def _numbers(samples: NDArray[Any], count: int) -> NDArray[np.int64]:
-    """Samples by their numbers.
+def _sample_numbers(samples: NDArray[Any], count: int) -> NDArray[np.int64]:
+    """The numbers of samples.
 
     Raises:
-        JobError: they are none, or not each once.
+        JobError: there are none, or one is no sample or stands twice.
     """
     if samples.dtype == np.bool_ and samples.shape == (count,):
         samples = np.flatnonzero(samples)

@@ -1,4 +1,4 @@
-"""A run opened for reading, and its landscapes removed, renamed, replaced or noted on."""
+"""A run opened for reading, and its landscapes removed, renamed, replaced or annotated."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from landscape.surface.surface import RISE_STDERR, Surface
 
 
 class Run(Mapping[str, Surface]):
-    """A run opened for reading: its landscapes by name, and what training left there."""
+    """A run opened for reading: its landscapes by name, and the files of its training."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -41,7 +41,7 @@ class Run(Mapping[str, Surface]):
         return f"Run({quoted(self.path)}, landscapes={list(self)})"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        """What a notebook shows of this run: its landscapes with small pictures, and text."""
+        """This run in a notebook: its landscapes with small pictures, and text."""
         from landscape.views.notebook import run_bundle
 
         return run_bundle(self)
@@ -50,22 +50,22 @@ class Run(Mapping[str, Surface]):
         return iter(landscape_names(self.path))
 
     def __contains__(self, name: object) -> bool:
-        # `Mapping` would read the whole surface for this. A landscape that cannot be read is not in the run.
-        return any(name == known for known in self)
+        # `Mapping` would read the whole surface. A landscape that cannot be read is not in the run.
+        return any(name == readable for readable in self)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def __getitem__(self, name: str) -> Surface:
         surface = LandscapeStore.open(self.path, name).read_surface()
-        number, known = surface.record.origin_step, surface.record.went_on_to
+        number = surface.record.origin_step
         later = self._logged_beyond(number) if number is not None else ""
-        if not later or later == known:
+        if not later or later == surface.record.went_on_to:
             return surface
         return replace(surface, attributes=surface.record.changed(went_on_to=later).attributes)
 
     def _logged_beyond(self, number: int) -> str:
-        """How far training has gone beyond a snapshot of this run; empty where it has not."""
+        """The end of training, such as `epoch 12`, if it is beyond a snapshot of this run; else empty."""
         with contextlib.suppress(LandscapeError):
             trajectory = self.trajectory
             return logged_beyond(trajectory, trajectory.snapshot(number))
@@ -78,7 +78,7 @@ class Run(Mapping[str, Surface]):
 
     @property
     def info(self) -> dict[str, Any]:
-        """What was trained, as `run.json` holds it."""
+        """The description of the training, from `run.json`."""
         return read_info(self.path)
 
     @property
@@ -88,7 +88,7 @@ class Run(Mapping[str, Surface]):
 
     @property
     def measures(self) -> dict[str, Any]:
-        """What was measured of the run, as `measures.json` holds it; empty where there is no such file."""
+        """The measures of the run, from `measures.json`; empty if there is no such file."""
         return read_measures(self.path)
 
     @property
@@ -98,7 +98,7 @@ class Run(Mapping[str, Surface]):
 
 
 def open_run(path: str | Path) -> Run:
-    """Open a run for reading; needs no lock, also while a job writes it.
+    """Open a run for reading, also while a job writes it; this needs no lock.
 
     Raises:
         NotFoundError: there is no such folder, or nothing at that URL. For a job file the message names the job's run.
@@ -123,7 +123,7 @@ def open_run(path: str | Path) -> Run:
 
 
 def _run_named_in(file: str | Path) -> str:
-    """The remedy where a file is given for a run: the run of the job in the file."""
+    """The remedy if a file is given for a run: the run of the job in the file."""
     try:
         return f"the run of this job is {quoted(read_job(file).run_path, 300)}"
     except LandscapeError:
@@ -137,12 +137,12 @@ STAGED, EXTENDING = ".staged-", ".extending"
 
 
 def staged_name(name: str) -> str:
-    """The name of an imported landscape until it is whole; readers skip names with a dot, and no job has one."""
+    """The name of an imported landscape until it is whole; readers skip such names, and no job can have one."""
     return f"{STAGED}{name}"
 
 
 def extension_name(name: str) -> str:
-    """The name of an extension while it is computed: NAME.extending; a long NAME is cut and followed by its digest.
+    """The name of an extension while it is computed: NAME.extending; a long NAME is cut and gets its digest appended.
 
     >>> extension_name("plane"), len(extension_name(100 * "a"))
     ('plane.extending', 100)
@@ -152,34 +152,34 @@ def extension_name(name: str) -> str:
 
 
 def begun_extension(run: Place, name: str) -> str | None:
-    """The name of the unfinished extension of a landscape; None where there is none."""
+    """The name of the unfinished extension of a landscape; None if there is none."""
     folder, extension = open_folder(run), extension_name(name)
     return extension if folder.folders(f"{FOLDER}/{extension}") else None
 
 
 def removable(run: Place, name: str) -> Record | None:
-    """The record of a landscape that may be removed; None where it is half made or half removed.
+    """The record of a landscape that may be removed; None if it is half made or half removed.
 
     Raises:
         NotFoundError: there is none of that name.
-        LandscapeError: it cannot be read, or something lies in it that this software did not write.
+        LandscapeError: the landscape cannot be read, or holds a file that this software did not write.
     """
     folder, path = open_folder(run), f"{FOLDER}/{name}"
-    found = LandscapeStore.find(folder, name)
-    if found is None:
+    store = LandscapeStore.find(folder, name)
+    if store is None:
         if folder.folders(path) or folder.names(path) or read_move(folder) == Move(name):
             return None
-        LandscapeStore.open(folder.name, name)  # raises, and lists the names that there are
+        LandscapeStore.open(folder.name, name)  # raises, and lists the existing names
         raise AssertionError
-    _refuse_foreign(folder, found)
-    return found.record
+    _refuse_foreign(folder, store)
+    return store.record
 
 
 def remove_stored(run: Place, name: str) -> None:
-    """Remove a landscape, also one half removed, and what an import began to write in its place.
+    """Remove a landscape, also a half-removed one, and an unfinished import under its name.
 
     Raises:
-        NotFoundError, LandscapeError: as `removable` has them.
+        NotFoundError, LandscapeError: as in `removable`.
     """
     folder = open_folder(run)
     finished = finish_move(folder)
@@ -192,12 +192,11 @@ def remove_stored(run: Place, name: str) -> None:
 
 
 def rename_stored(run: Place, name: str, new: str) -> None:
-    """Rename a landscape, also in its record and the job that this holds.
+    """Rename a landscape, also in its record and in the job there.
 
     Raises:
-        NotFoundError, LandscapeError: as `removable` has them.
-        LandscapeError: it is being extended.
-        JobError: the new name is taken, or is none.
+        NotFoundError, LandscapeError: as in `removable`; LandscapeError also if the landscape is being extended.
+        JobError: the new name is taken, or no valid name.
     """
     folder = open_folder(run)
     finish_move(folder)
@@ -216,7 +215,7 @@ def refuse_taken(run: Place, new: str) -> None:
     """Refuse a name that no landscape can have, or that is taken.
 
     Raises:
-        JobError: says which rule is broken, or what has the name.
+        JobError: names the broken rule, or the file or landscape with that name.
     """
     try:
         landscape_name(new)
@@ -225,20 +224,20 @@ def refuse_taken(run: Place, new: str) -> None:
     folder = open_folder(run)
     for other in (*folder.folders(FOLDER), *folder.names(FOLDER)):
         if other.lower() == new.lower() and not (other == new and is_free(folder, new)):
-            alike = "" if other == new else f", which differs from {quoted(new)} in case alone"
-            raise JobError(f"name: {quoted(other)} is in the run already{alike}; choose another name, or remove that")
+            case = "" if other == new else f", which differs from {quoted(new)} in case alone"
+            raise JobError(f"name: {quoted(other)} is in the run already{case}; choose another name, or remove that")
 
 
 def replace_landscape(run: Place, staged: str, name: str) -> None:
     """Replace the landscape `name` by the landscape `staged`, which takes its name and its position.
 
-    At every moment readers find one whole landscape of that name, the old or the new one; what was being read meanwhile
-    is refused. If this process is killed, whoever next opens a landscape of the run for writing finishes the change.
-    Partial files of killed processes in `staged` are deleted.
+    At every moment, readers find one whole landscape of that name, the old or the new one; a read during the change is
+    refused. If this process is killed, the next process that opens a landscape of the run for writing finishes the
+    change. Partial files of killed processes in `staged` are deleted.
 
     Raises:
         NotFoundError: there is no landscape `staged`.
-        LandscapeError: one of the two cannot be read, or something lies in `name` that this software did not write.
+        LandscapeError: one of the two cannot be read, or `name` holds a file that this software did not write.
     """
     folder = open_folder(run)
     LandscapeStore.open(folder.name, staged, write=True)  # finishes an earlier change, and mends documents
@@ -254,22 +253,17 @@ def replace_landscape(run: Place, staged: str, name: str) -> None:
 
 
 def _delete_partial(folder: Folder, path: str) -> None:
-    """Delete the partial files of killed processes below a folder; under the lock nobody else writes there."""
+    """Delete the partial files of killed processes below a folder; under the lock, no other process writes there."""
     for file in folder.stamps(path):
-        if _is_partial(file.rpartition("/")[2]):
+        if PARTIAL in file.rpartition("/")[2]:
             folder.delete(f"{path}/{file}")
-
-
-def _is_partial(name: str) -> bool:
-    """Whether a file is a partial one of this software or of Zarr, which has not got its name yet."""
-    return PARTIAL in name
 
 
 def _refuse_foreign(folder: Folder, landscape: LandscapeStore) -> None:
     """Refuse a landscape with files that this software did not write.
 
     Raises:
-        LandscapeError: names it.
+        LandscapeError: names such a file.
         OSError: the landscape is a link.
     """
     path, documents = f"{FOLDER}/{landscape.path}", Documents(folder)
@@ -278,10 +272,10 @@ def _refuse_foreign(folder: Folder, landscape: LandscapeStore) -> None:
         store.refuse_elsewhere(f"{landscape.path}/{METADATA}")
     observables = landscape.record.observables
     ours = {"status", "directions", LEVELS, RISE_STDERR, *with_stderr(observables), *AXIS_NAMES}
-    foreign = [name for name in folder.names(path) if name != METADATA and not _is_partial(name)]
+    foreign = [name for name in folder.names(path) if name != METADATA and PARTIAL not in name]
     for name in folder.folders(path):
-        known = name in ours or name.startswith("path_")
-        if not known and not documents.has(landscape.path, name):
+        is_ours = name in ours or name.startswith("path_")
+        if not is_ours and not documents.has(landscape.path, name):
             foreign.append(name)
     if foreign:
         raise LandscapeError(
@@ -291,20 +285,20 @@ def _refuse_foreign(folder: Folder, landscape: LandscapeStore) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The same for users: each call takes the run's lock, so that no driver writes meanwhile.
+# The same operations for users: each call takes the run's lock, so that no driver writes meanwhile.
 
 
 def remove_landscape(run: str | Path, name: str) -> None:
-    """Remove a landscape from a run, with all its values, and an extension of it that is begun.
+    """Remove a landscape from a run, with all its values, and its unfinished extension.
 
-    Nothing brings it back but computing it again.
+    Only computing it again brings it back.
 
-    Readers find it whole, or not at all. Killed in the middle, it is gone for all readers, and what is left of its
-    files is removed by the same call, or by the next job of the run.
+    Readers find it whole, or not at all. If the process is killed meanwhile, the landscape is gone for all readers, and
+    the same call, or the next job of the run, removes its remaining files.
 
     Raises:
         NotFoundError: there is no such run or landscape.
-        LandscapeError: a driver writes the run, the landscape cannot be read, or files lie in it that this software did
+        LandscapeError: a driver writes the run, the landscape cannot be read, or it holds files that this software did
             not write.
 
     Example:
@@ -324,43 +318,43 @@ def remove_landscape(run: str | Path, name: str) -> None:
 def remove_landscapes(
     run: str | Path, names: Sequence[str], confirmed: Callable[[str, list[str]], bool] = lambda run, names: True
 ) -> list[str]:
-    """Remove landscapes from a run, each with its extension where one is begun; none where one cannot be removed.
+    """Remove landscapes from a run, each with its unfinished extension: all of them, or none if one cannot be removed.
 
     Args:
-        confirmed: is asked with the run's path and the names before anything is removed; no lock is held meanwhile.
+        confirmed: called with the run's path and the names before anything is removed; no lock is held meanwhile.
 
     Returns:
-        The names of what was removed; none where it was not confirmed.
+        The names of the removed landscapes; empty if `confirmed` returned False.
 
     Raises:
-        NotFoundError, LandscapeError: as `remove_landscape` has them.
+        NotFoundError, LandscapeError: as in `remove_landscape`.
     """
     path = open_run(run).path
     _refuse_driven(path)
     extensions = [begun_extension(path, name) for name in names]
-    wanted = list(dict.fromkeys([*names, *(name for name in extensions if name is not None)]))
-    for name in wanted:
+    removed = list(dict.fromkeys([*names, *(name for name in extensions if name is not None)]))
+    for name in removed:
         removable(path, name)
-    if not confirmed(path, wanted):
+    if not confirmed(path, removed):
         return []
     with writing(path):
-        for name in wanted:
+        for name in removed:
             removable(path, name)
-        for name in wanted:
+        for name in removed:
             remove_stored(path, name)
-    return wanted
+    return removed
 
 
 def rename_landscape(run: str | Path, name: str, new: str) -> None:
-    """Give a landscape of a run another name, also in its record and in the job that it keeps.
+    """Rename a landscape of a run, also in its record and in the job there.
 
-    At every moment readers find it whole under one of the two names. A job goes on with it where its `name:` is the
-    new one; under the old name it would begin another landscape.
+    At every moment, readers find it whole under one of the two names. A job continues it if its `name:` is the new one;
+    with the old name, the job would begin another landscape.
 
     Raises:
         NotFoundError: there is no such run or landscape.
-        JobError: the new name is taken, differs from another one in case alone, or is none that a landscape can have.
-        LandscapeError: a driver writes the run, the landscape is being extended or cannot be read, or files lie in it
+        JobError: the new name is taken, differs from another one in case alone, or is no valid name.
+        LandscapeError: a driver writes the run, the landscape is being extended or cannot be read, or it holds files
             that this software did not write.
 
     Example:
@@ -380,7 +374,7 @@ def rename_landscape(run: str | Path, name: str, new: str) -> None:
 
 
 def _refuse_driven(run: str) -> None:
-    """Refuse where a driver writes the run, before anybody is asked.
+    """Refuse a run that a driver writes, before the user is asked to confirm.
 
     Raises:
         LandscapeError: names the driver.
@@ -392,10 +386,10 @@ def _refuse_driven(run: str) -> None:
 
 @contextlib.contextmanager
 def writing(run: str) -> Iterator[None]:
-    """Hold the run's lock while the block runs; an error of the disk in it is told in one line.
+    """Hold the run's lock while the block runs, and turn errors of the disk into a message of one line.
 
     Raises:
-        LandscapeError: a driver writes the run, or the disk takes nothing.
+        LandscapeError: a driver writes the run, or the disk cannot be written.
     """
     try:
         with run_lock(run):
@@ -407,13 +401,13 @@ def writing(run: str) -> Iterator[None]:
 
 
 def keep_with_landscape(run: str, name: str, **entries: Any) -> None:
-    """Keep what was found of a landscape in its document, beside what it is identified by.
+    """Store results about a landscape in its document.
 
     Args:
-        entries: of its record.
+        entries: fields of its record, which are no part of its identity.
 
     Raises:
-        LandscapeError: a driver writes the run, or the disk takes nothing.
+        LandscapeError: a driver writes the run, or the disk cannot be written.
     """
     with writing(run):
         store = LandscapeStore.open(run, name, write=True)

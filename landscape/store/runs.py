@@ -19,20 +19,20 @@ from landscape.surface.record import Record
 # ----------------------------------------------------------------------------------------------------
 # The journal of a change of names in a run: one file, which every reader obeys until the change is done.
 #
-# A landscape is removed or renamed for all readers at the moment when this file appears, whole. The deleting and moving
-# of files that follows may be interrupted at any moment; whoever writes the run next finishes it.
+# A landscape is removed or renamed for all readers at the moment when this file appears. The files are deleted and
+# moved afterwards; if that is interrupted, the next process that writes the run finishes it.
 
 JOURNAL = f"{FOLDER}/.moving"
 
 
 @dataclass(frozen=True)
 class Move:
-    """A landscape that is removed, or gets another name.
+    """The removal or the renaming of a landscape.
 
     Attributes:
         source: its old name, which no landscape has any more.
-        target: its new name; a landscape that had this name is replaced. None where the landscape is removed.
-        position: its new position in its job; None where that stays.
+        target: its new name; a landscape that had this name is replaced. None if the landscape is removed.
+        position: its new position in its job; None if that stays.
     """
 
     source: str
@@ -41,7 +41,7 @@ class Move:
 
 
 def read_move(folder: Folder) -> Move | None:
-    """The change under way in a run; None where there is none, or the file is malformed."""
+    """The change of names under way in a run; None if there is none, or the file is malformed."""
     try:
         entries = json.loads(folder.read(JOURNAL) or b"null")
         source, target, position = (entries[name] for name in ("source", "target", "position"))
@@ -52,12 +52,12 @@ def read_move(folder: Folder) -> Move | None:
 
 
 def _is_name(name: object) -> bool:
-    """Whether a name leads to a folder directly below that of the landscapes."""
+    """Whether a name is that of a folder directly below the folder of the landscapes."""
     return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")
 
 
 def write_move(folder: Folder, move: Move) -> None:
-    """Begin a change: when this returns, it holds for every reader, even after a power cut."""
+    """Begin a change: when this returns, every reader sees it, even after a power cut."""
     folder.write(JOURNAL, json.dumps(asdict(move)).encode())
 
 
@@ -68,27 +68,27 @@ def end_move(folder: Folder) -> None:
 
 
 def place_of(documents: Documents, move: Move | None, name: str) -> str | None:
-    """The folder of the landscape of a name while a change is under way; None where there is no such landscape."""
+    """The folder of a landscape by its name while a change is under way; None if there is no such landscape."""
     if move is None or name not in (move.source, move.target):
         return name
     if name == move.source:
         return None
-    # Its own document is moved last.
+    # The document is moved last.
     return move.source if documents.exists(move.source) else name
 
 
 def names_after(names: list[str], move: Move | None) -> list[str]:
-    """The names of the landscapes, given those of the folders; hidden folders are being made, and are left out."""
-    shown = {name for name in names if not name.startswith(".")}
+    """The names of the landscapes, from the names of the folders and a change under way; without hidden folders."""
+    visible = {name for name in names if not name.startswith(".")}
     if move is not None:
-        shown = (shown | {move.target or move.source}) - {move.source}
-    return sorted(shown)
+        visible = (visible | {move.target or move.source}) - {move.source}
+    return sorted(visible)
 
 
 # ----------------------------------------------------------------------------------------------------
 
 MOST_LANDSCAPES = 100_000
-TRIES = 5  # to read a run while another process changes names
+TRIES = 5  # of reading a run while another process changes names
 
 
 def open_zarr(run: Place, *, read_only: bool) -> Store:
@@ -103,19 +103,19 @@ def open_zarr(run: Place, *, read_only: bool) -> Store:
 
 @dataclass(frozen=True)
 class Survey:
-    """The landscapes of a run that can be read, in the order of their job, and why the others cannot."""
+    """The readable landscapes of a run, in the order of their job, and the reasons why others are unreadable."""
 
     readable: dict[str, LandscapeSummary]
     unreadable: dict[str, str]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the landscapes that can be read, in the order of their job."""
+        """The names of the readable landscapes, in the order of their job."""
         return tuple(self.readable)
 
 
 def survey(run: Place) -> Survey:
-    """The landscapes of a run. One that a killed driver left half made is neither readable nor unreadable.
+    """The landscapes of a run. A half-made one of a killed driver is neither readable nor unreadable.
 
     Raises:
         LandscapeError: the run has too many landscapes, or a file lies where their folder should be.
@@ -124,13 +124,13 @@ def survey(run: Place) -> Survey:
 
 
 def survey_folder(folder: Folder) -> Survey:
-    """The same of a run whose folder is open."""
+    """The landscapes of a run whose folder is open, as `survey` returns them."""
     for _ in range(TRIES):
         move = read_move(folder)
-        found = _survey(folder, names_after(folder.folders(FOLDER), move))
-        if read_move(folder) == move:  # else some names are of before the change, and some of after it
+        result = _survey(folder, names_after(folder.folders(FOLDER), move))
+        if read_move(folder) == move:  # else some names are from before the change, and some from after it
             break
-    return found
+    return result
 
 
 def _survey(folder: Folder, names: list[str]) -> Survey:
@@ -141,16 +141,16 @@ def _survey(folder: Folder, names: list[str]) -> Survey:
         )
     if not names and FOLDER in folder.names(""):
         raise LandscapeError(f"{quoted(folder.place(FOLDER), 300)} must be a folder, not a file; move it away")
-    looks = dict(zip(names, folder.map(lambda name: _look_at(folder, documents, name), names), strict=True))
-    readable = {name: look for name, look in looks.items() if isinstance(look, LandscapeSummary)}
+    results = dict(zip(names, folder.map(lambda name: _describe_or_why(folder, documents, name), names), strict=True))
+    readable = {name: result for name, result in results.items() if isinstance(result, LandscapeSummary)}
     return Survey(
         {name: readable[name] for name in sorted(readable, key=lambda name: (_position(readable[name]), name))},
-        {name: look for name, look in looks.items() if isinstance(look, str)},
+        {name: result for name, result in results.items() if isinstance(result, str)},
     )
 
 
-def _look_at(folder: Folder, documents: Documents, name: str) -> LandscapeSummary | str | None:
-    """What a landscape's document says, or why it cannot be read; None where there is no document yet."""
+def _describe_or_why(folder: Folder, documents: Documents, name: str) -> LandscapeSummary | str | None:
+    """The content of a landscape's document, or why it cannot be read; None if there is no document yet."""
     try:
         return describe(folder, documents, name)
     except LandscapeError as error:
@@ -158,18 +158,18 @@ def _look_at(folder: Folder, documents: Documents, name: str) -> LandscapeSummar
 
 
 def _position(landscape: LandscapeSummary) -> int:
-    """The position of a landscape in the job that began it; an imported one has none, and comes first."""
+    """The position of a landscape in the job that began it; landscapes without one come first."""
     position = landscape.record.position
     return -1 if position is None else position
 
 
 def describe(folder: Folder, documents: Documents, name: str, level: int = 0) -> LandscapeSummary | None:
-    """What the documents of a landscape, or of a level of it, say; None where there is none, or a half-made one.
+    """The content of the document of a landscape, or of one of its levels; None if there is none, or a half-made one.
 
     A change of names that is under way counts as done.
 
     Raises:
-        LandscapeError: what lies there cannot be read.
+        LandscapeError: the document cannot be read.
     """
     move = read_move(folder)
     path = place_of(documents, move, name)
@@ -180,22 +180,22 @@ def describe(folder: Folder, documents: Documents, name: str, level: int = 0) ->
             break
         before, move = move, read_move(folder)
         if move == before:
-            # Check this before reading the root's copy, which may describe an earlier landscape of this name.
+            # Check this before reading the root's copy, which may be that of an earlier landscape with this name.
             if is_free(folder, at_level(path, level)):
                 return None
             break
         path = place_of(documents, move, name)
-    described = documents.landscape(at_level(path or name, level))
+    summary = documents.landscape(at_level(path or name, level))
     if move is None or move.target != name:
-        return described
-    return replace(described, record=rename_record(described.record, name, move.position), path=path or "")
+        return summary
+    return replace(summary, record=rename_record(summary.record, name, move.position), path=path or "")
 
 
 def rename_record(record: Record, name: str, position: int | None) -> Record:
-    """The record of a landscape under this name, also in the job that it keeps.
+    """The record with another name of the landscape, also in the job there.
 
     Args:
-        position: its new position in the job; None where that stays.
+        position: its new position in the job; None if that stays.
     """
     changes: dict[str, Any] = {"name": name} if record.states("name") else {}
     if record.job is not None and len(record.job.landscapes) == 1:
@@ -206,7 +206,7 @@ def rename_record(record: Record, name: str, position: int | None) -> Record:
 
 
 def is_there(run: Place, name: str) -> bool:
-    """Whether there is a landscape of this name, readable or not."""
+    """Whether a landscape of this name exists, readable or not."""
     folder = open_folder(run)
     try:
         return describe(folder, Documents(folder), name) is not None
@@ -220,13 +220,13 @@ def at_level(path: str, level: int) -> str:
 
 
 def refuse_moved(folder: Folder, name: str, path: str, record: Record, level: int = 0) -> None:
-    """Refuse what was read of a landscape if another one may have taken its place meanwhile.
+    """Refuse the values read from a landscape if another one may have taken its place meanwhile.
 
     Args:
-        path, record: its place in the store and its record when it was opened.
+        path, record: its path in the store and its record when it was opened.
 
     Raises:
-        LandscapeError: it was removed, got another name, or was replaced by another one.
+        LandscapeError: the landscape was removed, renamed or replaced.
     """
     now = describe(folder, Documents(folder), name, level)
     same = now is not None and is_same(dict(now.record.attributes), dict(record.attributes))
@@ -237,18 +237,18 @@ def refuse_moved(folder: Folder, name: str, path: str, record: Record, level: in
 
 
 def root_problems(run: Place) -> list[str]:
-    """What is wrong with the root's document, which other readers of Zarr open first, a sentence each."""
+    """The faults of the root's document, which other readers of Zarr open first, a sentence each."""
     folder = open_folder(run)
     return Documents(folder).root_problems() if folder.folders(FOLDER) else []
 
 
 def landscape_names(run: Place) -> list[str]:
-    """The landscapes of a run that can be read, finished or not, in the order of their job."""
+    """The names of the readable landscapes of a run, finished or not, in the order of their job."""
     return list(survey(run).names)
 
 
 def refuse_outside(run: Place, name: str) -> None:
-    """Refuse a name that would lead out of the run: callers may pass any text.
+    """Refuse a name that would lead out of the run, since callers may pass any text.
 
     Raises:
         NotFoundError: the name has a slash, or is `.`, `..` or empty.
@@ -261,7 +261,7 @@ def refuse_outside(run: Place, name: str) -> None:
 
 
 def mark_path(name: str) -> str:
-    """The path of the mark that a landscape is being made: written before its first file, deleted after its last."""
+    """The path of the mark of a landscape that is being made: written before its first file, deleted after its last."""
     above, _, last = f"{FOLDER}/{name}".rpartition("/")
     return f"{above}/.making-{last}"
 
@@ -272,13 +272,13 @@ def mark(folder: Folder, name: str) -> None:
 
 
 def unmark(folder: Folder, name: str) -> None:
-    """Delete the mark that a landscape is being made, where there is one."""
+    """Delete the mark of a landscape that is being made, if there is one."""
     if folder.read(mark_path(name)) is not None:
         folder.delete(mark_path(name))
 
 
 def is_free(run: Place, name: str) -> bool:
-    """Whether a landscape of this name can be made: nothing lies there, or only what a killed driver left half made.
+    """Whether a landscape of this name can be made: its folder is empty, or holds a half-made landscape.
 
     A landscape is half made if it has the mark, its document has no attributes yet, and no tile is committed. Anything
     else may be a whole landscape that lost a file, or a user's own data, and is never removed.
@@ -298,10 +298,10 @@ def is_free(run: Place, name: str) -> bool:
 
 
 def remove_half_made(run: Place, name: str) -> None:
-    """Remove the half-made landscape that a killed driver left.
+    """Remove the half-made landscape of a killed driver.
 
     Raises:
-        LandscapeError: what lies there may be something else; it stays.
+        LandscapeError: the folder may hold something else; nothing is removed.
     """
     folder = open_folder(run)
     path = f"{FOLDER}/{name}"
@@ -317,7 +317,7 @@ def refuse_unwritable(run: Place) -> None:
     """Refuse a run that cannot be written, before a job computes anything.
 
     Raises:
-        JobError: the folder, or the one it would be made in, does not exist or takes no files.
+        JobError: the folder, or the one that it would be made in, cannot be written.
         StoreError: the object store does not answer, or refuses.
     """
     open_folder(run).refuse_unwritable()

@@ -1,4 +1,4 @@
-"""The state of the landscapes of a run: how much is done, missing and failed, at what rate, and what is left."""
+"""The state of the landscapes of a run: how much is done, missing and failed, at what rate, and for how long."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED
 T = TypeVar("T")
 
 COMPLETE, PARTIAL, RUNNING, INTERRUPTED = "complete", "partial", "running", "interrupted"
-UNREADABLE = "unreadable"  # of a landscape that cannot be opened
-DAMAGED = "damaged"  # of a landscape some of whose points cannot be read
-MOST_TILES = 10_000  # the losses of larger landscapes are not read, which would read a chunk of every tile
+UNREADABLE = "unreadable"  # a landscape that cannot be opened
+DAMAGED = "damaged"  # a landscape with points that cannot be read
+MOST_TILES = 10_000  # in larger landscapes, the lowest loss is not searched: that would read a chunk of every tile
 
 
-def each_landscape(
+def read_landscapes(
     run: Place, read: Callable[[LandscapeStore], dict[str, Any]], unreadable: Callable[[str, str], dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """What `read` gives for each landscape of a run, in the job's order; first those that cannot be read, by name.
+    """The result of `read` for each landscape of a run, in the job's order; unreadable ones come first, by name.
 
     Args:
-        unreadable: makes the entry of a landscape that cannot be read from its name and the cause.
+        unreadable: makes the entry of an unreadable landscape from its name and the cause.
 
     Raises:
         StoreError: the store does not answer; this says nothing about the landscapes.
     """
-    found = survey(run)
-    entries = {name: unreadable(name, cause) for name, cause in sorted(found.unreadable.items())}
-    for name in found.names:
+    landscapes = survey(run)
+    entries = {name: unreadable(name, cause) for name, cause in sorted(landscapes.unreadable.items())}
+    for name in landscapes.names:
         try:
             entries[name] = read(LandscapeStore.open(run, name))
         except StoreError:
@@ -46,20 +46,20 @@ def each_landscape(
         except NotFoundError:
             continue  # removed meanwhile
         except (LandscapeError, OSError) as error:
-            if is_there(run, name):  # else it was removed meanwhile
+            if is_there(run, name):  # if not, it was removed meanwhile
                 entries[name] = unreadable(name, cause_of(error))
     return list(entries.values())
 
 
 def cause_of(error: Exception) -> str:
-    """Why something could not be read, as a phrase of one line that names the file."""
+    """The cause of a failed read, as a phrase of one line that names the file."""
     if isinstance(error, OSError) and error.strerror:
         return flat(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
     return flat(str(error), 1000)
 
 
-def or_note(read: Callable[[], list[T]], problems: list[str]) -> list[T]:
-    """What `read` returns; where it fails, an empty list, and the cause is added to the problems.
+def read_or_note(read: Callable[[], list[T]], problems: list[str]) -> list[T]:
+    """The result of `read`; if that fails, an empty list, and the cause is added to `problems`.
 
     Raises:
         StoreError: the store does not answer.
@@ -83,13 +83,14 @@ def finite(value: Any) -> Any:
 
 
 def state_of_counts(missing: int, failed: int, alive: bool, unreadable: int = 0) -> str:
-    """The state of a landscape by its evaluations, and whether its driver lives.
+    """The state of a landscape.
 
     Args:
-        missing, failed, unreadable: numbers of evaluations that are not there, were given up, or cannot be read.
+        missing, failed, unreadable: numbers of evaluations that are not computed, were given up, or cannot be read.
+        alive: whether its driver is.
     """
     if alive and (missing or unreadable):
-        return RUNNING  # its driver will compute what is missing or damaged
+        return RUNNING  # its driver will compute missing and damaged points
     if unreadable:
         return DAMAGED
     if missing:
@@ -98,50 +99,43 @@ def state_of_counts(missing: int, failed: int, alive: bool, unreadable: int = 0)
 
 
 def unreadable_in_words(points: int, run: str = "RUN") -> str:
-    """That some points cannot be read, and the command that names their files."""
+    """The message that some points cannot be read, with the command that names their files."""
     return f"{points} point{'s' * (points != 1)} cannot be read; `landscape validate {run}` names the damaged files"
 
 
-def all_read(problems: Sequence[str], landscapes: Sequence[Mapping[str, Any]]) -> bool:
+def is_whole(problems: Sequence[str], landscapes: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the whole run could be read: it has no problem, and no landscape is unreadable or damaged."""
-    return not problems and all(each["state"] not in (UNREADABLE, DAMAGED) for each in landscapes)
+    return not problems and all(landscape["state"] not in (UNREADABLE, DAMAGED) for landscape in landscapes)
 
 
 def seconds_left(missing: int, rate: float | None, state: str) -> float | None:
-    """Seconds until a running landscape is done at this rate, in points per second; None where nobody can tell."""
+    """Seconds until a running landscape is done at this rate, in points per second; None if unknown."""
     return missing / rate if rate and missing and state == RUNNING else None
 
 
 def unreadable_status(name: str, cause: str) -> dict[str, Any]:
     """The status of a landscape that cannot be read."""
-    nothing = dict.fromkeys(("points", "done", "not_finite", "missing", "failed", "unreadable", "path_points"), 0)
+    counts = dict.fromkeys(("points", "done", "not_finite", "missing", "failed", "unreadable", "path_points"), 0)
     names = ("seconds", "engine", "precision", "quantised", "precision_error", "workers", "updated", "eta_seconds")
     unknown = dict.fromkeys((*names, "own_model"))
     empty: dict[str, Any] = {
-        "rate": 0.0,
-        "retries": 0,
-        "by_worker": [],
-        "levels": [],
-        "paths": [],
-        "found_range": {},
-        "reduced_batches": {},
-        "minimum": {},
-        "constant": False,
-    }
-    return {"name": name, "state": UNREADABLE, **nothing, **unknown, **empty, "failures": [], "problems": [cause]}
+        "rate": 0.0, "retries": 0, "by_worker": [], "levels": [], "paths": [], "found_range": {},
+        "reduced_batches": {}, "minimum": {}, "constant": False, "failures": [],
+    }  # fmt: skip
+    return {"name": name, "state": UNREADABLE, **counts, **unknown, **empty, "problems": [cause]}
 
 
 def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
     """The state of a landscape, counted from the status of its points and not from the recorded progress.
 
     Args:
-        alive: whether the driver of its run lives.
+        alive: whether the driver of its run is.
     """
     record = store.record
     own, levels = store.counts(), [(level, level.counts()) for level in store.levels()]
-    computed = next((level.record for level, counted in levels if counted[NOT_COMPUTED]), record)
-    progress = computed.progress  # of the level that is not whole, if any: a job computes that now
-    counts = own + sum(counted for _, counted in levels)
+    current = next((level.record for level, of_level in levels if of_level[NOT_COMPUTED]), record)
+    progress = current.progress  # of the unfinished level, if any, which a job computes now
+    counts = own + sum(of_level for _, of_level in levels)
     missing, failed = int(counts[NOT_COMPUTED]), int(counts[QUARANTINED])
     lowest, unreadable = _lowest_and_unreadable([store, *(level for level, _ in levels)])
     state = state_of_counts(missing, failed, alive, unreadable)
@@ -154,7 +148,7 @@ def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
         "points": int(sum(counts)),
         "path_points": int(sum(own)) - math.prod(store.shape),
         "paths": path.labels if store.has_path and (path := store.path_plan()) is not None else [],
-        "levels": [_level_status(level, counted) for level, counted in levels],
+        "levels": [_level_status(level, of_level) for level, of_level in levels],
         "done": int(counts[OK] + counts[NOT_FINITE]),
         "not_finite": int(counts[NOT_FINITE]),
         "missing": missing,
@@ -162,7 +156,7 @@ def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
         "unreadable": unreadable,
         "rate": rate,
         "eta_seconds": seconds_left(missing, rate, state),
-        "seconds": sum(each.progress.seconds or 0.0 for each in (record, *(level.record for level, _ in levels)))
+        "seconds": sum(part.record.progress.seconds or 0.0 for part in (store, *(level for level, _ in levels)))
         or None,
         "engine": record.plan.engine if record.plan else None,
         "precision": record.precision,
@@ -188,25 +182,25 @@ def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
 
 
 def _found_range(store: LandscapeStore) -> dict[str, float]:
-    """The radius of each axis that `range: auto` found; empty where the range was given, or was widened since."""
-    found, grid = store.record.found_range, store.grid() if store.record.found_range is not None else None
-    if found is None or grid is None or len(found.axes) != len(grid.names):
+    """The radius of each axis that `range: auto` found; empty if the range was given, or was widened since."""
+    found_range, grid = store.record.found_range, store.grid() if store.record.found_range is not None else None
+    if found_range is None or grid is None or len(found_range.axes) != len(grid.names):
         return {}
     ends = [(float(axis[0]), float(axis[-1])) for axis in grid.coordinates]
-    as_found = all(pair == (-axis.radius, axis.radius) for pair, axis in zip(ends, found.axes, strict=True))
-    return {name: axis.radius for name, axis in zip(grid.names, found.axes, strict=True)} if as_found else {}
+    radii = [axis.radius for axis in found_range.axes]
+    return dict(zip(grid.names, radii, strict=True)) if ends == [(-radius, radius) for radius in radii] else {}
 
 
 def _lowest_and_unreadable(stores: list[LandscapeStore]) -> tuple[dict[str, float], int]:
-    """The lowest loss of a landscape and of its levels, and how many of their points cannot be read.
+    """The lowest loss of a landscape and of its levels, and the number of their unreadable points.
 
-    The lowest loss is empty where it is unknown. Landscapes of many tiles are not searched: that would take long.
+    The lowest loss is empty if it is unknown. Landscapes of many tiles are not searched: that would take long.
     """
     if sum(store.tile_count for store in stores) > MOST_TILES:
         return {}, 0
-    found = [store.minimum() for store in stores]
-    lowest = min((low for low, _ in found if low), key=lambda low: low["loss"], default={})
-    return lowest, sum(unreadable for _, unreadable in found)
+    results = [store.minimum() for store in stores]
+    lowest = min((low for low, _ in results if low), key=lambda low: low["loss"], default={})
+    return lowest, sum(unreadable for _, unreadable in results)
 
 
 def _level_status(level: LandscapeStore, counts: NDArray[np.int64]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The runs in given places, and a row for each: what was trained, its landscapes, how far they are, the lowest loss."""
+"""The runs in given places, and a row for each: its model, its landscapes, their progress, the lowest loss."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,12 +29,12 @@ from landscape.store.state import (
     PARTIAL,
     RUNNING,
     UNREADABLE,
-    all_read,
     cause_of,
-    each_landscape,
     finite,
+    is_whole,
     landscape_status,
-    or_note,
+    read_landscapes,
+    read_or_note,
     seconds_left,
     unreadable_in_words,
     unreadable_status,
@@ -46,7 +46,7 @@ from landscape.views.prepare.words import mapping
 # The runs in given places. Addresses name a run by its identifier, never by a path. Links to folders are not followed,
 # so nothing outside the places is found, and the inside of a run is not searched.
 
-MARKS = ("run.json", "landscapes.zarr")  # what makes a folder a run
+MARKS = ("run.json", "landscapes.zarr")  # a folder with one of these is a run
 DEEPEST = 12
 MOST_FOLDERS = 200_000
 ID_DIGITS = 12
@@ -63,7 +63,7 @@ class FoundRun:
 
 @dataclass(frozen=True)
 class RunPlace:
-    """A folder or URL that the user named, and its runs; `problem` says why not all of it could be searched."""
+    """A folder or URL that the user named, and its runs; `problem` is the reason if it could not be searched fully."""
 
     name: str
     path: str
@@ -76,14 +76,14 @@ def open_place(name: str) -> RunPlace:
 
     Raises:
         NotFoundError: there is no such folder.
-        JobError: the name is no folder and no URL that is known.
+        JobError: the name is no folder, nor a URL of a known kind.
         StoreError: the object store does not answer.
     """
     folder = open_folder(name)
     if not folder.exists():
-        what = "is a file, not a folder" if os.path.isfile(name) else "does not exist"
+        fault = "is a file, not a folder" if os.path.isfile(name) else "does not exist"
         raise NotFoundError(
-            f"place {quoted(name)} {what}; name a run, a folder of runs, or a URL such as s3://bucket/runs"
+            f"place {quoted(name)} {fault}; name a run, a folder of runs, or a URL such as s3://bucket/runs"
         )
     return RunPlace(name, folder.name)
 
@@ -104,7 +104,7 @@ def search(place: RunPlace) -> RunPlace:
 
 
 def identifier(path: str) -> str:
-    """The identifier of a run, the same in every server, so that a link serves a colleague too."""
+    """The identifier of a run, the same on every server, so that links can be shared."""
     return hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest()[:ID_DIGITS]
 
 
@@ -126,7 +126,7 @@ def _walk(root: Path) -> Iterator[str]:
         except OSError:
             if not below:
                 raise
-            continue  # removed meanwhile, or without the right to read
+            continue  # removed meanwhile, or not permitted to read
         if any(mark in names for mark in MARKS):
             yield below
         elif depth < DEEPEST:
@@ -135,12 +135,12 @@ def _walk(root: Path) -> Iterator[str]:
 
 
 def _walk_objects(folder: Folder) -> Iterator[str]:
-    """The paths of the runs below a prefix of an object store, as `_walk` gives those below a folder."""
+    """The paths of the runs below a prefix of an object store, relative to it, as from `_walk`."""
     level = [""]
     for _ in range(DEEPEST + 1):
-        looks = folder.map(lambda below: (folder.names(below), folder.folders(below)), level)
+        listings = folder.map(lambda below: (folder.names(below), folder.folders(below)), level)
         inner: list[str] = []
-        for below, (names, folders) in zip(level, looks, strict=True):
+        for below, (names, folders) in zip(level, listings, strict=True):
             if any(mark in names or mark in folders for mark in MARKS):
                 yield below
             else:
@@ -155,7 +155,7 @@ def _too_many() -> LandscapeError:
 
 
 class Directory:
-    """The runs of all places by their identifiers, as the last search found them."""
+    """The runs of all places by their identifiers, from the last search."""
 
     def __init__(self, places: Sequence[RunPlace]) -> None:
         self.places = tuple(places)
@@ -172,19 +172,19 @@ class Directory:
         """Search the places again.
 
         Returns:
-            The identifiers of the runs that are gone.
+            The identifiers of the runs that disappeared.
         """
         self.places = tuple(search(place) for place in self.places)
         runs = {run.id: run for place in reversed(self.places) for run in place.runs}
         runs = {run.id: runs[run.id] for place in self.places for run in place.runs}
-        # Runs in a store that does not answer are not gone.
-        kept = {
+        # Runs in a place that could not be searched have not disappeared.
+        unsearched = {
             run.id: run
             for run in self._runs.values()
             if run.id not in runs and any(place.problem and run.path.startswith(place.path) for place in self.places)
         }
-        gone = frozenset(self._runs) - set(runs) - set(kept)
-        self._runs = {**runs, **kept}
+        gone = frozenset(self._runs) - set(runs) - set(unsearched)
+        self._runs = {**runs, **unsearched}
         self._gone = (self._gone | gone) - set(self._runs)
         self.searches += 1
         return gone
@@ -193,7 +193,7 @@ class Directory:
         """The run with this identifier.
 
         Raises:
-            GoneError: a search has found it, and a later one has not.
+            GoneError: an earlier search found the run, the last one did not.
             NotFoundError: there is none.
         """
         if run in self._runs:
@@ -204,11 +204,11 @@ class Directory:
 
 
 class GoneError(NotFoundError):
-    """A run or a landscape that was there is gone."""
+    """A run or a landscape does not exist any more."""
 
 
 def changed(run: FoundRun) -> int:
-    """When a file or folder of a local run was last made, in nanoseconds; 0 in an object store."""
+    """The time of the last change in the folders of a local run, in nanoseconds; 0 in an object store."""
     times = [0]
     for place in (run.path, f"{run.path}/landscapes.zarr"):
         with contextlib.suppress(OSError):
@@ -221,11 +221,11 @@ def changed(run: FoundRun) -> int:
 log = logging.getLogger("landscape.page")
 
 EMPTY = "empty"  # the state of a run without landscapes
-# The first of these among its landscapes' states is the run's state.
+# The first of these among the states of its landscapes is the state of a run.
 GRAVEST = (RUNNING, UNREADABLE, DAMAGED, INTERRUPTED, PARTIAL, COMPLETE)
 LEVELS = range(1, MOST_LEVELS + 1)
-REST = 50  # a run is not read again for so many times as long as its row took to read
-REMOTE_SECONDS, REMOTE_DONE_SECONDS = 10.0, 120.0  # a run in an object store is read again after them
+REST = 50  # a run is read again at the earliest after this many times as long as its row took to read
+REMOTE_SECONDS, REMOTE_DONE_SECONDS = 10.0, 120.0  # until a running or other run in an object store is read again
 
 Row = dict[str, Any]
 
@@ -241,7 +241,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Stamp:
-    """Changes whenever the row of a local run may: its files, and whether its driver lives."""
+    """A value that changes whenever the row of a local run may change: its files, and whether its driver is alive."""
 
     landscapes: tuple[str, ...]
     files: tuple[object, ...]
@@ -252,44 +252,44 @@ class Summaries:
     """The rows of all runs; one thread reads them, and reads a row again only if its files have changed."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Summary] = {}
+        self._summaries: dict[str, Summary] = {}
 
     def row(self, run: FoundRun) -> Row:
-        """The last row of a run; a pending one where none is read yet."""
-        known = self._known.get(run.id)
-        return pending_row(run) if known is None else known.row
+        """The last row of a run; a pending one if none is read yet."""
+        summary = self._summaries.get(run.id)
+        return pending_row(run) if summary is None else summary.row
 
     def forget(self, runs: Iterable[str]) -> None:
         """Forget runs, by their identifiers."""
         for run in runs:
-            self._known.pop(run, None)
+            self._summaries.pop(run, None)
 
     def is_due(self, run: FoundRun) -> bool:
         """Whether the row of a run may have changed, or has not been read."""
-        known = self._known.get(run.id)
-        if known is None:
+        summary = self._summaries.get(run.id)
+        if summary is None:
             return True
-        if time.monotonic() < known.again:
+        if time.monotonic() < summary.again:
             return False
-        if known.stamp is None:
+        if summary.stamp is None:
             return True
         # New landscapes change the time of their folder, so they need not be listed here.
-        now = stamp_of(open_folder(run.path), known.stamp.landscapes, known.row["state"] == COMPLETE)
-        return known.stamp != now
+        now = stamp_of(open_folder(run.path), summary.stamp.landscapes, summary.row["state"] == COMPLETE)
+        return summary.stamp != now
 
     def read(self, run: FoundRun) -> Row | None:
-        """Read the row of a run; None where it has not changed."""
-        begun, before = time.monotonic(), self._known.get(run.id)
+        """Read the row of a run; None if it has not changed."""
+        began, before = time.monotonic(), self._summaries.get(run.id)
         folder = open_folder(run.path)
-        # The stamp is taken first: a later one would hide what is written while the row is read.
+        # Take the stamp first: a later one would hide changes that are written while the row is read.
         stamp = None if "://" in folder.name else stamp_of(folder, tuple(folder.folders("landscapes.zarr")))
         row = read_row(run)
         if stamp is not None and row["state"] == COMPLETE:
             stamp = replace(stamp, alive=True)
-        rest = REST * (time.monotonic() - begun)
+        rest = REST * (time.monotonic() - began)
         if stamp is None:
             rest = max(rest, REMOTE_SECONDS if row["state"] == RUNNING else REMOTE_DONE_SECONDS)
-        self._known[run.id] = Summary(row, stamp, time.monotonic() + rest)
+        self._summaries[run.id] = Summary(row, stamp, time.monotonic() + rest)
         return row if before is None or before.row != row else None
 
 
@@ -300,7 +300,7 @@ def stamp_of(folder: Folder, landscapes: tuple[str, ...], complete: bool = False
         complete: whether the run is complete, so that the end of its driver changes nothing.
     """
     paths = ["run.json", "landscapes.zarr", *(f"landscapes.zarr/{name}/zarr.json" for name in landscapes)]
-    for name in landscapes:  # levels come and go as folders, each with a document that says how far it is
+    for name in landscapes:  # a level is a folder with a document that records its progress
         levels = [f"landscapes.zarr/{name}/levels", *(f"landscapes.zarr/{name}/levels/{k}/zarr.json" for k in LEVELS)]
         paths += levels if file_stamp(folder, levels[0]) is not None else levels[:1]
     files = tuple(file_stamp(folder, path) for path in paths)
@@ -308,42 +308,35 @@ def stamp_of(folder: Folder, landscapes: tuple[str, ...], complete: bool = False
 
 
 def read_row(run: FoundRun) -> Row:
-    """The row of a run, read from its files; it also says what cannot be read."""
+    """The row of a run, read from its files; it also names what cannot be read."""
     problems: list[str] = []
     try:
         opened, alive = Run(run.path), driver_alive(run.path)
-        infos = or_note(lambda: [opened.info], problems)
-        landscapes = each_landscape(run.path, _landscape(alive), lambda name, cause: unreadable_status(name, cause))
+        infos = read_or_note(lambda: [opened.info], problems)
+        landscapes = read_landscapes(run.path, lambda store: _landscape_status(store, alive), unreadable_status)
         info = mapping(infos[0]) if infos else {}
         return dict(finite(_head(run) | _training(info, landscapes) | progress_of(landscapes, alive, problems)))
     except (LandscapeError, OSError) as error:
         problem = cause_of(error)
-    except Exception as error:  # whatever no reader foresees is a problem of this run, not of the others
+    except Exception as error:  # an unforeseen error concerns this run, not the others
         log.debug("the row of %s failed", run.path, exc_info=True)
         problem = f"this run cannot be read: {flat(repr(error), 200)}; `landscape view --debug` shows where"
-    return _head(run) | _nothing() | {"state": UNREADABLE, "problem": problem, "readable": False}
+    unknown = dict.fromkeys(("model", "optimiser", "learning_rate", "when", "eta_seconds", "lowest"))
+    empty = {"done": 0, "points": 0, "rate": 0.0, "landscapes": []}
+    return _head(run) | unknown | empty | {"state": UNREADABLE, "problem": problem, "readable": False}
 
 
-def _landscape(alive: bool) -> Callable[[LandscapeStore], dict[str, Any]]:
-    def read(store: LandscapeStore) -> dict[str, Any]:
-        status = landscape_status(store, alive)
-        provenance = store.record.provenance
-        told = [store.record.digest, provenance.created, status["done"], status["failed"], status["updated"]]
-        status["size"] = list(reversed(store.shape))
-        status["model"], status["created"] = provenance.model, provenance.created
-        status["generation"] = digest([str(part) for part in told])[:16]
-        return status
-
-    return read
+def _landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
+    status, provenance = landscape_status(store, alive), store.record.provenance
+    parts = [store.record.digest, provenance.created, status["done"], status["failed"], status["updated"]]
+    status["size"] = list(reversed(store.shape))
+    status["model"], status["created"] = provenance.model, provenance.created
+    status["generation"] = digest([str(part) for part in parts])[:16]
+    return status
 
 
 def _head(run: FoundRun) -> Row:
     return {"id": run.id, "name": run.name, "path": run.path}
-
-
-def _nothing() -> Row:
-    unknown = ("model", "optimiser", "learning_rate", "when", "eta_seconds", "lowest")
-    return {**dict.fromkeys(unknown), "done": 0, "points": 0, "rate": 0.0, "landscapes": []}
 
 
 def pending_row(run: FoundRun) -> Row:
@@ -352,12 +345,12 @@ def pending_row(run: FoundRun) -> Row:
 
 
 def _training(info: Mapping[str, Any], landscapes: list[dict[str, Any]]) -> Row:
-    """What was trained, as `run.json` has it, and when the run last changed."""
+    """The training, from `run.json`, and the time of the last change of the run."""
     optimiser = info.get("optimiser", info.get("optimizer"))
     name = optimiser.get("name") if isinstance(optimiser, Mapping) else optimiser
     rate = info.get("learning_rate")
-    models = [info.get("model"), info.get("network"), *(each.get("model") for each in landscapes)]
-    times = [each.get(key) for each in landscapes for key in ("updated", "created")]
+    models = [info.get("model"), info.get("network"), *(landscape.get("model") for landscape in landscapes)]
+    times = [landscape.get(key) for landscape in landscapes for key in ("updated", "created")]
     when = [moment for moment in (*times, info.get("created")) if isinstance(moment, str)]
     return {
         "model": next((flat(model, 200) for model in models if isinstance(model, str) and model), None),
@@ -368,45 +361,45 @@ def _training(info: Mapping[str, Any], landscapes: list[dict[str, Any]]) -> Row:
 
 
 def progress_of(landscapes: list[dict[str, Any]], alive: bool, problems: list[str]) -> Row:
-    """How far the landscapes are, each and all together."""
-    states = {each["state"] for each in landscapes}
-    state = next((one for one in GRAVEST if one in states), EMPTY)
-    # Of a run with points that cannot be read, the lowest loss is not known.
-    lowest = [each["minimum"]["loss"] for each in landscapes if each["minimum"] and DAMAGED not in states]
-    running = [each for each in landscapes if each["state"] == RUNNING]
-    rate = sum(each["rate"] for each in running)
-    readable = all_read(problems, landscapes)
-    damaged = {each["name"]: each["unreadable"] for each in landscapes if each["state"] == DAMAGED}
-    told = (f"landscape {quoted(name)}: {unreadable_in_words(points)}" for name, points in damaged.items())
-    problems = [*problems, *told]
-    problems += [problem for each in landscapes for problem in each["problems"]]
+    """The progress of the landscapes, of each and all together."""
+    states = {landscape["state"] for landscape in landscapes}
+    state = next((state for state in GRAVEST if state in states), EMPTY)
+    # In a run with unreadable points, the lowest loss is unknown.
+    lowest = [one["minimum"]["loss"] for one in landscapes if one["minimum"] and DAMAGED not in states]
+    running = [landscape for landscape in landscapes if landscape["state"] == RUNNING]
+    rate = sum(landscape["rate"] for landscape in running)
+    readable = is_whole(problems, landscapes)
+    damaged = (landscape for landscape in landscapes if landscape["state"] == DAMAGED)
+    problems = [
+        *problems,
+        *(f"landscape {quoted(one['name'])}: {unreadable_in_words(one['unreadable'])}" for one in damaged),
+    ]
+    problems += [problem for landscape in landscapes for problem in landscape["problems"]]
     return {
         "state": RUNNING if alive and state == EMPTY else state,
-        "done": sum(each["done"] for each in landscapes),
-        "points": sum(each["points"] for each in landscapes),
+        "done": sum(landscape["done"] for landscape in landscapes),
+        "points": sum(landscape["points"] for landscape in landscapes),
         "rate": rate,
-        # Whether they are computed at once or one after another, and also of those that have not begun.
-        "eta_seconds": seconds_left(sum(each["missing"] for each in running), rate, RUNNING),
+        # Holds whether landscapes are computed at once or one after another, and counts those that have not begun.
+        "eta_seconds": seconds_left(sum(landscape["missing"] for landscape in running), rate, RUNNING),
         "lowest": min(lowest, default=None),
         "problem": problems[0] if problems else "",
         "readable": readable,
-        "landscapes": [_landscape_row(each) for each in landscapes],
+        "landscapes": [_landscape_row(landscape) for landscape in landscapes],
     }
 
 
 def _landscape_row(status: Mapping[str, Any]) -> Row:
-    kept = {key: status.get(key) for key in ("name", "size", "state", "done", "points", "generation")}
-    return kept | {
-        "size": kept["size"] or [],
-        "lowest": None if status["state"] == DAMAGED else status["minimum"].get("loss"),
-    }
+    row = {key: status.get(key) for key in ("name", "size", "state", "done", "points", "generation")}
+    lowest = None if status["state"] == DAMAGED else status["minimum"].get("loss")
+    return row | {"size": row["size"] or [], "lowest": lowest}
 
 
 # ----------------------------------------------------------------------------------------------------
-# The runs below a folder: what each holds, how far it is, how much it takes and how old it is. Only reads.
+# The runs below a folder: their content, progress, size and age. Only reads.
 
 # A run that another process is removing looks damaged until it is gone. A damaged run is therefore read again after a
-# pause, until no more files vanish, at most so often.
+# pause, until no more files vanish, or `MOST_READINGS` times.
 PAUSE_SECONDS, MOST_READINGS = 0.2, 25
 
 
@@ -417,15 +410,15 @@ def list_runs(folder: str | Path = ".") -> list[dict[str, Any]]:
 
     Returns:
         A dict per run: `run` (its path), `name` (its path below the folder), `state` (running, unreadable, damaged,
-        interrupted, partial, complete, or empty where it has no landscapes), `done` and `points` (evaluations), `bytes`
-        (of all its files; None where they cannot be told), `changed` (when it was last written, in ISO format),
-        `age_seconds` (since then), `landscapes` (of each its name, size, state, done, points), `model`, `training` (the
-        state of its training; None where `landscape train` did not begin it), `problem` (the first one, as a phrase),
-        and `readable` (False where something of it cannot be read, also not from the copy of its documents).
+        interrupted, partial, complete, or empty if it has no landscapes), `done` and `points` (evaluations), `bytes`
+        (of all its files; None if unknown), `changed` (the time of the last write, in ISO format), `age_seconds` (since
+        then), `landscapes` (of each its name, size, state, done, points), `model`, `training` (the state of its
+        training; None if `landscape train` did not begin it), `problem` (the first one, as a phrase), and `readable`
+        (False if a part of it cannot be read, nor its copy in the root's document).
 
     Raises:
         NotFoundError: there is no such folder.
-        LandscapeError: it cannot be searched.
+        LandscapeError: the folder cannot be searched.
 
     Example:
         >>> import torch
@@ -439,27 +432,26 @@ def list_runs(folder: str | Path = ".") -> list[dict[str, Any]]:
     """
     place = search(open_place(str(folder)))
     if place.problem:
-        open_place(str(folder))  # refuses one that was removed meanwhile
+        open_place(str(folder))  # refuses a folder that was removed meanwhile
         raise LandscapeError(f"folder {quoted(place.name)} cannot be searched: {place.problem}")
     rows = [_row(run) for run in place.runs]
     return [row for row in rows if row is not None]
 
 
 def _row(run: FoundRun) -> dict[str, Any] | None:
-    """The row of a run; None where it was removed meanwhile."""
+    """The row of a run; None if it was removed meanwhile."""
     row = _settled_row(run)
-    when = _changed(run, row.get("when"))
-    names = ("name", "state", "done", "points", "landscapes", "model", "problem", "readable")
-    kept = {key: row.get(key) for key in names}
+    when = _last_write(run, row.get("when"))
     training, problem = _listed_training(run)
     if problem:
-        kept |= {"problem": kept["problem"] or problem, "readable": False}
+        row |= {"problem": row["problem"] or problem, "readable": False}
     size = _bytes(run)
     if not _is_there(run):
         return None
+    names = ("name", "state", "done", "points", "landscapes", "model", "problem", "readable")
     return {
         "run": run.path,
-        **kept,
+        **{name: row.get(name) for name in names},
         "training": training,
         "bytes": size,
         "changed": when.isoformat(timespec="seconds") if when else None,
@@ -468,7 +460,7 @@ def _row(run: FoundRun) -> dict[str, Any] | None:
 
 
 def _listed_training(run: FoundRun) -> tuple[str | None, str]:
-    """The state of a run's training, None where there is none; and why it cannot be told, empty where it can."""
+    """The state of a run's training, None if there is none; and why it cannot be read, empty if it can."""
     try:
         training = training_state(run.path, log_end(run.path))
     except (LandscapeError, OSError) as error:
@@ -477,7 +469,7 @@ def _listed_training(run: FoundRun) -> tuple[str | None, str]:
 
 
 def _settled_row(run: FoundRun) -> dict[str, Any]:
-    """The row of a run; where something cannot be read, the row once no more files vanish."""
+    """The row of a run; if something cannot be read, the row once no more files vanish."""
     row, folder = read_row(run), open_folder(run.path)
     if not row["problem"]:
         return row
@@ -491,7 +483,7 @@ def _settled_row(run: FoundRun) -> dict[str, Any]:
 
 
 def _is_there(run: FoundRun) -> bool:
-    """Whether a folder is still a run, or cannot be looked at."""
+    """Whether a folder is still a run, or cannot be listed."""
     folder = open_folder(run.path)
     try:
         return not {*folder.names(""), *folder.folders("")}.isdisjoint(MARKS)
@@ -500,7 +492,7 @@ def _is_there(run: FoundRun) -> bool:
 
 
 def _files(folder: Folder) -> set[str]:
-    """The paths of the files of all landscapes; empty where they cannot be looked at."""
+    """The paths of the files of all landscapes; empty if they cannot be listed."""
     try:
         return set(folder.stamps("landscapes.zarr"))
     except (LandscapeError, OSError):
@@ -514,11 +506,11 @@ def _bytes(run: FoundRun) -> int | None:
         return None
 
 
-def _changed(run: FoundRun, recorded: Any) -> datetime | None:
-    """When a run was last written, as it records; else by the times of its folders, where it is local."""
+def _last_write(run: FoundRun, recorded: Any) -> datetime | None:
+    """The time of the last write of a run, as it is recorded; else from the times of its folders, if it is local."""
     try:
-        noted = datetime.fromisoformat(str(recorded))
+        time_recorded = datetime.fromisoformat(str(recorded))
     except ValueError:
         nanoseconds = changed(run)
         return datetime.fromtimestamp(nanoseconds / 1e9, UTC) if nanoseconds else None
-    return noted if noted.tzinfo else noted.replace(tzinfo=UTC)
+    return time_recorded if time_recorded.tzinfo else time_recorded.replace(tzinfo=UTC)
