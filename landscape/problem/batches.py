@@ -37,7 +37,7 @@ def map_tensors(function: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
         (tensor([[0., 0.]]), {'labels': tensor([1.])})
 
     Raises:
-        JobError: it holds something that is neither a tensor nor a tuple, list or dict.
+        JobError: the batch holds something other than tensors, tuples, lists and dicts.
     """
     if isinstance(batch, Tensor):
         return function(batch)
@@ -58,10 +58,10 @@ def tensors_of(batch: Batch) -> list[Tensor]:
 
 
 def batch_length(batch: Batch) -> int:
-    """How many samples a batch holds: the first dimension that all its tensors share.
+    """How many samples a batch holds: the first dimension of all its tensors.
 
     Raises:
-        JobError: they do not share it, or the batch holds no tensor.
+        JobError: the first dimensions differ, or the batch holds no tensor.
     """
     lengths = {tensor.shape[0] if tensor.dim() else None for tensor in tensors_of(batch)}
     if len(lengths) != 1 or None in lengths:
@@ -78,7 +78,7 @@ def batch_bytes(batch: Batch) -> int:
 
 
 def empty_like(batch: Batch) -> Batch:
-    """A batch of no samples, which keeps the structure, types and shapes of this one."""
+    """A batch of no samples with the structure, types and shapes of this one."""
     return map_tensors(lambda tensor: tensor[:0].clone(), batch)
 
 
@@ -89,7 +89,7 @@ def fill_structure(like: Batch, tensors: Iterable[Tensor]) -> Batch:
 
 
 def concatenate(batches: Sequence[Batch]) -> Batch:
-    """The samples of several batches as one batch, one batch after the other.
+    """The samples of several batches in one batch, one batch after the other.
 
     Raises:
         JobError: the batches differ in structure, or in the shapes of their samples.
@@ -103,7 +103,7 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
 
 
 def in_order(like: Batch, batch: Batch) -> Batch:
-    """The batch with the keys of its dicts in the order that they have in `like`.
+    """The batch with the keys of its dicts in the order of `like`.
 
     Raises:
         JobError: the two differ in structure.
@@ -133,7 +133,7 @@ def not_finite(samples: Batch) -> dict[str, int]:
 
 
 def fields_of(value: Any) -> dict[str, Any]:
-    """The parts of a sample or batch at its top level, by their names in words; itself where it has none."""
+    """The parts of a sample or batch at its top level, by their names in words; a value without parts is 'samples'."""
     if isinstance(value, Mapping):
         return {flat(str(key), 60): member for key, member in value.items()}
     if isinstance(value, (tuple, list)):
@@ -152,7 +152,7 @@ def field_names(batch: Sequence[Any]) -> list[str]:
 def _rows_not_finite(tensor: Tensor) -> int:
     if not (tensor.is_floating_point() or tensor.is_complex()) or not tensor.numel():
         return 0
-    # Only a part at a time, since the tensor may be a mapped file that is larger than the memory.
+    # One part at a time, since the tensor may be a mapped file that is larger than the memory.
     step = max(1, CHECKED_AT_ONCE * len(tensor) // tensor.nbytes)
     parts = (tensor[start : start + step].reshape(-1, tensor[0].numel()) for start in range(0, len(tensor), step))
     return sum(int((~torch.isfinite(part)).any(1).sum()) for part in parts)
@@ -167,16 +167,8 @@ def samples_digest(samples: Batch) -> str:
     return hashed.hexdigest()
 
 
-def split_batches(samples: Batch, batch_size: int) -> list[Batch]:
-    """All samples in consecutive batches, cut at `batch_edges`; their tensors are views."""
-    return [
-        map_tensors(lambda tensor, a=a, b=b: tensor[a:b], samples)  # type: ignore[misc]
-        for a, b in batch_edges(batch_length(samples), batch_size)
-    ]
-
-
 def batch_edges(count: int, batch_size: int) -> list[tuple[int, int]]:
-    """Where the batches of `count` samples begin and end: at most `batch_size` each, sizes differing by at most one.
+    """The ends of the batches of `count` samples: at most `batch_size` each, with sizes that differ by at most one.
 
     Example:
         >>> batch_edges(10, 4)
@@ -190,8 +182,7 @@ def batch_edges(count: int, batch_size: int) -> list[tuple[int, int]]:
 # Batches of any structure: the tensors in them, copies with other tensors, and moving them to a device.
 #
 # Tuples, lists and dicts are taken apart here. Everything else (a dataclass, a batch of graphs, an encoding) is copied
-# as `copy.deepcopy` copies it, except that its tensors are exchanged for what a function returns. So no class must be
-# known.
+# by `copy.deepcopy`, except that a function replaces its tensors. So no class must be known here.
 
 Exchange = Callable[[Tensor], Tensor]
 
@@ -199,12 +190,12 @@ ATOMS = (type(None), bool, int, float, complex, str, bytes)
 
 
 class _Exchanging(TorchFunctionMode):
-    """While it is active, a tensor that is deep-copied becomes what `function` returns for it."""
+    """While it is active, the deep copy of a tensor is the result of `function` for it."""
 
     def __init__(self, function: Exchange) -> None:
         super().__init__()
         self._function = function
-        self._known: dict[int, tuple[Tensor, Tensor]] = {}  # with the tensor, as its number would be used again
+        self._results: dict[int, tuple[Tensor, Tensor]] = {}  # keeps the tensor, so that its id is not reused
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -212,43 +203,43 @@ class _Exchanging(TorchFunctionMode):
         if func is not Tensor.__deepcopy__:
             return func(*args, **(kwargs or {}))
         tensor = args[0]
-        if id(tensor) not in self._known:
-            self._known[id(tensor)] = tensor, self._function(tensor)
-        return self._known[id(tensor)][1]
+        if id(tensor) not in self._results:
+            self._results[id(tensor)] = tensor, self._function(tensor)
+        return self._results[id(tensor)][1]
 
 
 def exchange_tensors(function: Exchange, value: Any) -> Any:
-    """A copy of a structure with what `function` returns in the place of each tensor.
+    """A copy of a structure with each tensor replaced by the result of `function`.
 
-    An object that cannot be copied stays itself, its tensors with it.
+    An object that cannot be copied is kept as it is, with its tensors.
 
     Example:
         >>> exchange_tensors(lambda tensor: tensor + 1, {"x": [torch.zeros(2), "name"]})
         {'x': [tensor([1., 1.]), 'name']}
     """
-    return _with_leaves(lambda leaf: _exchanged_in(function, leaf), value)
+    return _map_leaves(lambda leaf: _exchange_in(function, leaf), value)
 
 
-def _with_leaves(function: Callable[[Any], Any], value: Any) -> Any:
-    """The structure with every leaf exchanged: what is no plain tuple, list or dict, nor a number or word."""
+def _map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
+    """The structure with every leaf replaced; a leaf is no plain tuple, list or dict, nor a number or word."""
     kind = type(value)
     if kind is dict:
-        return {key: _with_leaves(function, member) for key, member in value.items()}
+        return {key: _map_leaves(function, member) for key, member in value.items()}
     if kind is list or kind is tuple:
-        return kind(_with_leaves(function, member) for member in value)
+        return kind(_map_leaves(function, member) for member in value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return kind(*(_with_leaves(function, member) for member in value))
+        return kind(*(_map_leaves(function, member) for member in value))
     return value if kind in ATOMS else function(value)
 
 
-def _exchanged_in(function: Exchange, leaf: Any) -> Any:
+def _exchange_in(function: Exchange, leaf: Any) -> Any:
     if isinstance(leaf, Tensor):
         return function(leaf)
     if _is_record(leaf):
-        made = object.__new__(type(leaf))
+        copied = object.__new__(type(leaf))
         members = vars(leaf).items()
-        vars(made).update((key, function(each) if isinstance(each, Tensor) else each) for key, each in members)
-        return made
+        vars(copied).update((key, function(value) if isinstance(value, Tensor) else value) for key, value in members)
+        return copied
     with _Exchanging(function):
         try:
             return copy.deepcopy(leaf)
@@ -257,26 +248,26 @@ def _exchanged_in(function: Exchange, leaf: Any) -> Any:
 
 
 def _is_record(value: Any) -> bool:
-    """Whether it is a dataclass of different tensors, numbers and words, copied as Python does it by default.
+    """Whether a value is a dataclass of different tensors, numbers and words without a copy method of its own.
 
-    It could be left to `copy.deepcopy`, which takes several times as long; a small batch takes not much longer itself.
+    `copy.deepcopy` would copy it too, but takes several times as long, which counts beside the pass of a small batch.
     """
     if not _copies_by_default(type(value)):  # type: ignore[arg-type]
         return False
-    members = [each for each in vars(value).values() if type(each) not in ATOMS]
-    return all(type(each) is Tensor for each in members) and len({*map(id, members)}) == len(members)
+    members = [member for member in vars(value).values() if type(member) not in ATOMS]
+    return all(type(member) is Tensor for member in members) and len({*map(id, members)}) == len(members)
 
 
 @cache
 def _copies_by_default(kind: type) -> bool:
-    """Whether it is a dataclass with a dictionary of members, and no way of its own to be copied."""
+    """Whether a class is a dataclass with a dictionary of members, and without a copy method of its own."""
     own = [hasattr(kind, name) for name in ("__slots__", "__deepcopy__", "__setstate__")]
     defaults = [getattr(kind, name) is getattr(object, name) for name in ("__reduce_ex__", "__getstate__")]
     return hasattr(kind, "__dataclass_fields__") and kind.__base__ is object and all(defaults) and not any(own)
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """All tensors of a structure, those inside objects included; one that an object holds twice counts once."""
+    """All tensors of a structure, also those inside objects; a tensor that an object holds twice counts once."""
     tensors: list[Tensor] = []
 
     def collect(tensor: Tensor) -> Tensor:
@@ -309,7 +300,7 @@ def is_strided(tensor: Tensor) -> bool:
 
 
 def dense_tensors_in(value: Any) -> list[Tensor]:
-    """The strided tensors of which all tensors of a structure consist."""
+    """The strided tensors that all tensors of a structure consist of."""
     return [part for tensor in tensors_in(value) for part in dense_parts(tensor)]
 
 
@@ -319,9 +310,9 @@ def tensor_bytes(value: Any) -> int:
 
 
 def moved(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """A copy of a structure on a device; what is there already in its type is shared.
+    """A copy of a structure on a device; tensors that are there already in their type are shared.
 
-    An object that has a method `to` is moved by it first, as it may hold more than tensors.
+    An object with a method `to` is first moved by that, as it may hold more than tensors.
 
     Args:
         dtype: of floating-point tensors; others keep their types.
@@ -332,16 +323,15 @@ def moved(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
 
     def move_leaf(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor) and callable(getattr(leaf, "to", None)):
-            leaf = _exchanged_in(lambda tensor: tensor, leaf)  # a copy, as `to` may move in place, and return nothing
-            there = _moving_itself(leaf, device)
-            leaf = leaf if there is None else there
-        return _exchanged_in(move, leaf)
+            leaf = _exchange_in(lambda tensor: tensor, leaf)  # a copy, as `to` may move in place, and return nothing
+            result = _call_to(leaf, device)
+            leaf = leaf if result is None else result
+        return _exchange_in(move, leaf)
 
-    return _with_leaves(move_leaf, value)
+    return _map_leaves(move_leaf, value)
 
 
-def _moving_itself(leaf: Any, device: torch.device) -> Any:
-    """What the method `to` of an object returns."""
+def _call_to(leaf: Any, device: torch.device) -> Any:
     try:
         return leaf.to(device)
     except Exception as error:
@@ -351,7 +341,7 @@ def _moving_itself(leaf: Any, device: torch.device) -> Any:
 
 
 def first_dimension(value: Any) -> int | None:
-    """The first dimension that all tensors of plain tuples, lists and dicts share; None where it is no such structure.
+    """The first dimension of all tensors in plain tuples, lists and dicts; None if they differ, or for other values.
 
     Example:
         >>> first_dimension((torch.zeros(4, 2), torch.zeros(4))), first_dimension([torch.zeros(4), torch.zeros(3)])
@@ -364,7 +354,7 @@ def first_dimension(value: Any) -> int | None:
 
 
 def first_of(batch: Any, count: int) -> Any:
-    """The first samples of a batch of rows; a copy of any other batch, whole, with the same tensors.
+    """The first samples of a batch of rows; any other batch as a whole, copied, with the same tensors.
 
     Example:
         >>> first_of((torch.zeros(4), torch.ones(4)), 2)
@@ -375,7 +365,7 @@ def first_of(batch: Any, count: int) -> Any:
 
 
 def _only_plain(value: Any, leaves: list[Any]) -> bool:
-    """Collect the tensors; whether there is nothing else in the structure."""
+    """Collect the tensors in `leaves`; returns whether the structure holds nothing else."""
     if isinstance(value, Tensor):
         leaves.append(value)
         return True
@@ -385,10 +375,10 @@ def _only_plain(value: Any, leaves: list[Any]) -> bool:
 
 
 def kind_in_words(value: Any, count: int) -> str:
-    """What a batch is at its top level, for comparison with others: its type, and the keys or fields that it has.
+    """The kind of a batch at its top level, for comparison with others: its type, and its keys or fields.
 
     Args:
-        count: how many items it was made of; a tuple of as many may be one of the items.
+        count: how many items the batch was made of; a tuple of as many may be a tuple of the items.
 
     Example:
         >>> kind_in_words({"x": 1, "y": 2}, 3), kind_in_words((1, 2), 3), kind_in_words([4, 5, 6], 3)
@@ -402,14 +392,14 @@ def kind_in_words(value: Any, count: int) -> str:
     return name
 
 
-def are_one_kind(one: str, other: str) -> bool:
-    """Whether two batches may be of one kind, by their `kind_in_words`: a tuple may be one of items, or of fields.
+def are_one_kind(first: str, second: str) -> bool:
+    """Whether two batches may be of one kind, by their `kind_in_words`: a tuple may hold items, or fields.
 
     Example:
         >>> are_one_kind("tuple", "tuple of 2"), are_one_kind("tuple of 3", "tuple of 2")
         (True, False)
     """
-    return one == other or sorted((one, other))[0] == "tuple" == one[:5] == other[:5]
+    return first == second or sorted((first, second))[0] == "tuple" == first[:5] == second[:5]
 
 
 # ----------------------------------------------------------------------------------------------------

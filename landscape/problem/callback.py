@@ -1,7 +1,7 @@
 """The problem that a job names: by a callback, an ONNX model with samples, or a packed file.
 
-A callback 'module:function' is imported and called under a fixed seed. A file of ONNX holds operations and numbers and
-no code; onnx2torch makes modules of torch of it. Of a packed file the graphs observe.
+A callback 'module:function' is imported and called under a fixed seed. A file of ONNX holds operations and numbers but
+no code; onnx2torch converts it to modules of torch. The graphs of a packed file replace `observe`.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def onnx_problem(reference: str, folder: Path) -> Problem:
 
     Args:
         reference: `MODEL.onnx with SAMPLES.npz and CRITERION`.
-        folder: what the two files are relative to.
+        folder: of the two files, if their paths are relative.
 
     Raises:
-        NotFoundError: a file is not there.
-        JobError: the model holds an operation that is not carried, or the samples are none.
+        NotFoundError: a file does not exist.
+        JobError: the model holds an operation that onnx2torch does not support, or the samples cannot be read.
         LandscapeError: onnx2torch is not installed.
     """
     match = REFERENCE.fullmatch(reference)
@@ -63,12 +63,12 @@ def onnx_problem(reference: str, folder: Path) -> Problem:
     criterion = match["criterion"]
     if criterion not in CRITERIA:
         raise JobError(f"criterion: unknown criterion {quoted(criterion)}; {nearest(criterion, CRITERIA)}")
-    model = _converted(_existing(folder / match["onnx"]))
-    samples = _samples_of(_existing(folder / match["data"]))
+    model = _convert(_check_exists(folder / match["onnx"]))
+    samples = _samples_of(_check_exists(folder / match["data"]))
     return Problem.supervised(model, samples, getattr(nn.functional, criterion))
 
 
-def _existing(file: Path) -> Path:
+def _check_exists(file: Path) -> Path:
     if not file.is_file():
         raise NotFoundError(f"problem: the file {quoted(str(file))} does not exist")
     return file
@@ -79,14 +79,14 @@ def _samples_of(file: Path) -> tuple[Tensor, Tensor]:
     try:
         with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             return torch.from_numpy(arrays["inputs"]), torch.from_numpy(arrays["targets"])
-    except Exception as error:  # of zipfile, of its decompressor, or of NumPy
+    except Exception as error:  # from zipfile, its decompressor, or NumPy
         raise JobError(
             f"data: {quoted(file.name)} must hold the arrays 'inputs' and 'targets', one row per sample: "
             f"{one_line(error)[:100]}; write it by numpy.savez"
         ) from None
 
 
-def _converted(file: Path) -> nn.Module:
+def _convert(file: Path) -> nn.Module:
     with _without_torchvision():
         try:
             import onnx2torch
@@ -108,7 +108,7 @@ def _converted(file: Path) -> nn.Module:
                 f"problem: {quoted(file.name)} holds the operation {operation[1]}, which onnx2torch does not carry; "
                 "export the model without it, or write a callback that builds it in torch"
             ) from None
-        except Exception as error:  # of protobuf, of onnx's checks, or of a converter
+        except Exception as error:  # from protobuf, the checks of onnx, or a converter
             raise JobError(f"problem: {quoted(file.name)} cannot be read as ONNX: {one_line(error)[:160]}") from None
     return _with_parameters(model).eval()
 
@@ -117,22 +117,22 @@ def _refuse_newer_operations(file: Path) -> None:
     """Refuse operations of a version that the installed onnx does not know: they may mean something else."""
     try:
         import onnx
-    except ImportError:  # which onnx2torch needs, and says
+    except ImportError:  # onnx2torch needs it, and will say so
         return
 
     newest = onnx.defs.onnx_opset_version()
-    for each in onnx.load(str(file), load_external_data=False).opset_import:
-        if each.domain in ("", "ai.onnx") and each.version > newest:
+    for opset in onnx.load(str(file), load_external_data=False).opset_import:
+        if opset.domain in ("", "ai.onnx") and opset.version > newest:
             raise JobError(
-                f"problem: {quoted(file.name)} has operations of version {each.version}, and the installed onnx knows "
+                f"problem: {quoted(file.name)} has operations of version {opset.version}, and the installed onnx knows "
                 f"those up to {newest}; export it with an older opset_version, or install a newer onnx"
             )
 
 
 def _with_parameters(model: nn.Module) -> nn.Module:
-    """Make parameters of the arrays that are operands, since ONNX does not say which arrays are trained.
+    """Turn the arrays that are operands into parameters, since ONNX does not say which arrays are trained.
 
-    Single numbers stay what they are, such as an exponent. What a product takes on its right is a matrix [in, out].
+    Single numbers, such as an exponent, stay buffers. The right operand of a matrix product has the shape [in, out].
     """
     rights = _right_operands(model)
     for module in list(model.modules()):
@@ -149,18 +149,18 @@ def _with_parameters(model: nn.Module) -> nn.Module:
 def _right_operands(model: nn.Module) -> set[str]:
     """The paths of the matrices that are the right operands of products."""
     graph = getattr(model, "graph", None)
-    found: set[str] = set()
+    paths: set[str] = set()
     for node in graph.nodes if graph is not None else ():
         if node.op == "call_module" and type(model.get_submodule(str(node.target))).__name__ == "OnnxMatMul":
             right: Any = node.args[1] if len(node.args) > 1 else None
             if getattr(right, "op", "") == "get_attr":
-                found.add(str(right.target))
-    return found
+                paths.add(str(right.target))
+    return paths
 
 
 @contextmanager
 def _without_torchvision() -> Iterator[None]:
-    """Let onnx2torch be imported where torchvision is not: it needs that for regions of interest and boxes alone."""
+    """Let onnx2torch be imported without torchvision, which it needs for regions of interest and boxes alone."""
     names = ("torchvision", "torchvision.ops")
     if "onnx2torch" in sys.modules or find_spec("torchvision") is not None:
         yield
@@ -185,43 +185,44 @@ def _no_torchvision(*_: Any, **__: Any) -> Any:
 
 
 def portable_problem(path: str | Path) -> Problem:
-    """The problem that `landscape pack` has written to a file. Nothing of its sender's is executed.
+    """The problem that `landscape pack` has written to a file. No code of its sender is executed.
 
     Raises:
-        NotFoundError, JobError: there is no such file, or it is none that this version can take.
+        NotFoundError, JobError: there is no such file, or this version cannot read it.
     """
     file = PortableFile(path)
-    said, model, samples = file.problem, file.model(), file.samples()
+    manifest, model, samples = file.problem, file.model(), file.samples()
     try:
-        _refuse_without_graphs(file, said)
+        _refuse_without_graphs(file, manifest)
         if samples.sequences is not None:
-            about = samples.sequences
-            vocabulary = None if about["vocabulary"] is None else int(about["vocabulary"])
-            samples.collate_fn = Padding(Reader(vocabulary, about["takes_mask"] is True))
-        observe = _observe_of(model, said)
-        weights = said["term_weights"]
-        names = None if weights is not None else [name for name in said["observables"] if name != "weight"]
+            sequences = samples.sequences
+            vocabulary = None if sequences["vocabulary"] is None else int(sequences["vocabulary"])
+            samples.collate_fn = Padding(Reader(vocabulary, sequences["takes_mask"] is True))
+        observe = _observe_of(model, manifest)
+        weights = manifest["term_weights"]
+        names = None if weights is not None else [name for name in manifest["observables"] if name != "weight"]
         return Problem(
-            model, samples, observe, names, term_weights=weights, derived=said["derived"], expected=said["expected"]
-        )
+            model, samples, observe, names, term_weights=weights, derived=manifest["derived"],
+            expected=manifest["expected"],
+        )  # fmt: skip
     except JobError:
         raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise file.archive.damaged(f"its manifest has no {str(error)[:60]}") from None
 
 
-def _refuse_without_graphs(file: PortableFile, said: Mapping[str, Any]) -> None:
-    """Refuse a file that lacks a graph of what it says that it observes."""
-    weights = said["term_weights"]
-    needed = {"model"} if said["kind"] != "terms" else {f"term_{name}" for name in weights}
-    if said["kind"] == "supervised":
-        needed |= {"loss", *(f"metric_{name}" for name in said["observables"] if name != "loss")}
-    if missing := needed - set(said["graphs"]):
+def _refuse_without_graphs(file: PortableFile, manifest: Mapping[str, Any]) -> None:
+    """Refuse a file that lacks the graph of an observable in its manifest."""
+    weights = manifest["term_weights"]
+    needed = {"model"} if manifest["kind"] != "terms" else {f"term_{name}" for name in weights}
+    if manifest["kind"] == "supervised":
+        needed |= {"loss", *(f"metric_{name}" for name in manifest["observables"] if name != "loss")}
+    if missing := needed - set(manifest["graphs"]):
         raise file.archive.damaged(f"it has no graph {min(missing)!r}")
 
 
 def refuse_other_precision(model: nn.Module, precision: str) -> None:
-    """Refuse float64 for graphs that name smaller types, and the other way round."""
+    """Refuse float64 for graphs that name smaller types, and smaller types for graphs that name float64."""
     packed = model.only_in if isinstance(model, PortableModel) else ""
     if packed and (packed == "float64") != (precision == "float64"):
         raise JobError(
@@ -231,32 +232,32 @@ def refuse_other_precision(model: nn.Module, precision: str) -> None:
 
 
 def refuse_inlined(model: nn.Module, plan: Plan) -> None:
-    """Refuse what is done to layers by their type, where the graphs hold some of these as plain operations."""
+    """Refuse a plan that changes layers by their type, if the graphs hold such layers as plain operations."""
     inlined: Mapping[str, Sequence[str]] = model.inlined if isinstance(model, PortableModel) else {}
-    for kind, concerned, what in (
+    for kind, concerned, rule in (
         ("norms", not plan.statistics.fixed, f"batch_norm: must be eval, not {plan.batch_norm}"),
         ("rounded", plan.quantise is not None and plan.quantise.activations, "quantise.activations: must be false"),
     ):
         if concerned and inlined.get(kind):
             raise JobError(
-                f"{what}, for a packed problem that holds the layer {quoted(inlined[kind][0])} as plain operations; "
+                f"{rule}, for a packed problem that holds the layer {quoted(inlined[kind][0])} as plain operations; "
                 "make it a layer of torch.nn itself, no class of its own, and pack anew, or run the job from its source"
             )
 
 
-def _observe_of(model: PortableModel, said: Mapping[str, Any]) -> Observe:
+def _observe_of(model: PortableModel, manifest: Mapping[str, Any]) -> Observe:
     """The `observe` of a packed problem, by the kind that its manifest names."""
     kinds: dict[str, Observe] = {"whole": _observe_all, "terms": _observe_terms}
-    if said["kind"] != "supervised":
-        return kinds[said["kind"]]
-    names = [name for name in said["observables"] if name != "loss"]
+    if manifest["kind"] != "supervised":
+        return kinds[manifest["kind"]]
+    names = [name for name in manifest["observables"] if name != "loss"]
     observe = Supervised(_Pairs(model, "loss"), {name: _Pairs(model, f"metric_{name}") for name in names})
-    observe.classifies = said["classifies"] is True
+    observe.classifies = manifest["classifies"] is True
     return observe
 
 
 def _observe_all(model: nn.Module, batch: Any) -> Mapping[str, Tensor]:
-    """The model is what observes."""
+    """The observables, which the graph of the model returns itself."""
     observed: Mapping[str, Tensor] = model(batch)
     return observed
 
@@ -267,7 +268,7 @@ def _observe_terms(model: nn.Module, batch: Mapping[str, Any]) -> Mapping[str, T
 
 
 class _Pairs:
-    """A graph of outputs and targets, such as a criterion; it holds no weights of the model."""
+    """A graph over outputs and targets, such as a criterion, without the weights of the model."""
 
     def __init__(self, model: PortableModel, name: str) -> None:
         self._run = partial(model.without_weights().run, name)
@@ -277,7 +278,7 @@ class _Pairs:
         return values
 
 
-# Every process calls the callback under this seed, so that weights it draws without a seed of its own are the same.
+# Every process calls the callback under this seed: weights that it draws without a seed of its own are then the same.
 CALLBACK_SEED = 0
 
 
@@ -287,9 +288,9 @@ def load_problem(
     """Call the user's callback and check the problem that it returns.
 
     Args:
-        reference: the callback itself, or its name 'module:function', or the file of a portable problem.
-        folder: where the module is looked up first, before `sys.path`; a relative file starts there.
-        network: what `network_options` tells the callback.
+        reference: the callback itself, its name 'module:function', the file of a portable problem, or an ONNX model.
+        folder: where the module is looked up first, before `sys.path`; relative files start there.
+        network: the options that the callback reads by `network_options`.
 
     Raises:
         JobError: the callback cannot be imported, raises, or returns something that is not a usable `Problem`.
@@ -298,7 +299,7 @@ def load_problem(
         return portable_problem(_file_of(reference, folder or Path.cwd()))
     if isinstance(reference, str) and names_onnx(reference):
         return onnx_problem(reference, folder or Path.cwd())
-    with fixed_seeds(CALLBACK_SEED):  # also while the module is imported, since it may make its model then
+    with fixed_seeds(CALLBACK_SEED):  # also during the import, since a module may make its model then
         callback = import_callback(reference, folder) if isinstance(reference, str) else reference
     name = reference if isinstance(reference, str) else getattr(callback, "__qualname__", repr(callback))
     remedy = "it must return a Problem when called alone"
@@ -314,10 +315,10 @@ def load_problem(
 
 
 def _file_of(reference: str, folder: Path) -> Path:
-    """The file of a portable problem; on another machine it lies in the working directory that was shipped."""
+    """The file of a portable problem; on another machine, it was shipped into the working directory."""
     place = folder / reference
-    here = Path.cwd() / place.name
-    return here if here.is_file() and not place.is_file() else place
+    shipped = Path.cwd() / place.name
+    return shipped if shipped.is_file() and not place.is_file() else place
 
 
 def _check_parts(problem: Problem, name: str) -> None:
@@ -347,8 +348,8 @@ def import_callback(
     """
     module_name, _, function = reference.partition(":")
     if module_name.endswith(".py"):
-        meant = f"{module_name.removesuffix('.py').strip('./').replace('/', '.')}:{function}"
-        raise JobError(f"{field}: must name a module, not the file {quoted(module_name)}; write {meant}")
+        correct = f"{module_name.removesuffix('.py').strip('./').replace('/', '.')}:{function}"
+        raise JobError(f"{field}: must name a module, not the file {quoted(module_name)}; write {correct}")
     if folder is not None:
         _look_first_in(folder, module_name.partition(".")[0])
     first = f" {where} ({folder}) or" if folder else ""
@@ -370,7 +371,7 @@ def _may_be_meant(name: str, value: object, module: str) -> bool:
 
 
 def _look_first_in(folder: Path, package: str) -> None:
-    """Put `folder` first on `sys.path`, and unload a module or package of that name that came from elsewhere."""
+    """Put `folder` first on `sys.path`, and unload a module or package of that name from another folder."""
     if sys.path[:1] != [str(folder)]:
         sys.path.insert(0, str(folder))
     importlib.invalidate_caches()

@@ -1,7 +1,7 @@
 """Samples of different shapes: items of any kind, and the collate function that makes a batch of them.
 
-A batch is what the user's collate function returns for the items of this batch, so that it may depend on which are
-together, as padding to the longest does. Batches that an iterable made itself are taken whole.
+A batch is the result of the user's collate function for the items of this batch; it may depend on which items are
+together, as with padding to the longest. Batches that an iterable yields itself are taken whole.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from landscape.problem.supervised import Observe
 from landscape.problem.user_code import calling
 
 # ----------------------------------------------------------------------------------------------------
-# Digest, size and NaN of samples of any kind, by their values alone, however these lie in memory.
+# Digest, size and NaN of samples of any kind, from their values alone, independent of their memory layout.
 
 Part = str | np.ndarray
 Parents = tuple[Any, ...]  # the objects that hold a value, from the outermost on
 
 
 def values_to_hash(value: Any, parents: Parents = ()) -> Iterator[Part]:
-    """The values that a structure holds, in a fixed order, each with words before it that say what it is.
+    """The values in a structure, in a fixed order, each after words that describe its type.
 
-    An object that is no known container is taken apart as `pickle` does it. Sets are sorted by the digests of their
-    members, since their order differs from process to process.
+    An object that is no known container is taken apart by the rules of `pickle`. Sets are sorted by the digests of
+    their members, since their order differs between processes.
 
     Raises:
         JobError: an object cannot be pickled.
@@ -126,7 +126,7 @@ def _of_object(value: Any, parents: Parents) -> Iterator[Part]:
 
 
 def digest_values(values: Iterable[Any]) -> str:
-    """SHA-256 of all values in their order, in hexadecimal: the same in every process, whatever its hash seed."""
+    """SHA-256 of all values in their order, in hexadecimal: equal in every process, whatever its hash seed."""
     hashed = hashlib.sha256()
     for value in values:
         for part in values_to_hash(value):
@@ -135,7 +135,7 @@ def digest_values(values: Iterable[Any]) -> str:
 
 
 def approximate_bytes(value: Any) -> int:
-    """About how many bytes a sample takes: those of its tensors and arrays, and of its words and numbers."""
+    """The approximate bytes of a sample: of its tensors and arrays, and of its words and numbers."""
     return sum(part.nbytes if isinstance(part, np.ndarray) else len(part) for part in values_to_hash(value))
 
 
@@ -164,7 +164,7 @@ Length = Callable[[Any], int]
 
 
 class NoBatch(NotRetried):
-    """The collate function failed on some samples, as it would on every other worker."""
+    """The collate function failed on some samples; it would fail on every other worker too."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,9 +173,9 @@ class Collated(Samples):
 
     Attributes:
         collate: makes a batch of a list of items.
-        seed: the job's; each batch draws from a seed of its own that follows from it and from the first of its items.
-        name: what messages call the data set.
-        length_of: `Problem.length`; None where the problem has none.
+        seed: the job's; each batch draws from a seed of its own, which follows from it and from the batch's first item.
+        name: of the data set in messages.
+        length_of: `Problem.length`; None if the problem has none.
     """
 
     items: Sequence[Any]
@@ -200,12 +200,12 @@ class Collated(Samples):
         return sum(map(approximate_bytes, self.items))
 
     def batch(self, start: int, stop: int) -> Batch:
-        """What the collate function makes of the items from `start` to before `stop`, on the CPU.
+        """The collate function's batch of the items from `start` to before `stop`, on the CPU.
 
         Raises:
-            NoBatch: it raises, returns nothing, or another kind of batch than before.
+            NoBatch: the collate function raises, or returns nothing, or another kind of batch than before.
         """
-        # Copies, since a collate function may take its items apart, and they are collated again in other batches.
+        # Copies, since a collate function may change its items, and they are collated again in other batches.
         items = [exchange_tensors(_itself, self.items[k]) for k in range(start, min(stop, self.length))]
         try:
             with fixed_seeds(seed_of(self.seed, "batch", start)):
@@ -217,9 +217,9 @@ class Collated(Samples):
 
     def _checked(self, batch: Batch, count: int) -> Batch:
         if batch is None or (hasattr(batch, "__len__") and _is_empty(batch)):
-            what = "None" if batch is None else f"an empty {type(batch).__name__}"
+            result = "None" if batch is None else f"an empty {type(batch).__name__}"
             raise JobError(
-                f"data: the collate function must return a batch, not {what}, which it made of {count} samples of "
+                f"data: the collate function must return a batch, not {result}, which it made of {count} samples of "
                 f"{self.name}"
             )
         kind = kind_in_words(batch, count)
@@ -233,7 +233,7 @@ class Collated(Samples):
         return exchange_tensors(lambda tensor: tensor.detach().cpu(), batch)
 
     def count(self, start: int, stop: int, batch: Batch) -> int | None:
-        """What the problem's `length` says of the batch; None without it."""
+        """The problem's `length` of the batch; None if the problem has none."""
         return None if self.length_of is None else length_by(self.length_of, batch)
 
     def few(self, count: int) -> Collated:
@@ -241,21 +241,21 @@ class Collated(Samples):
         return Collated(self.items[:count], self.collate, self.seed, self.name, self.length_of, self._kinds)
 
     def digest(self) -> str:
-        """SHA-256 of all items as the data set returned them."""
+        """SHA-256 of all items as returned by the data set."""
         return digest_values(self.items)
 
     def not_finite(self) -> dict[str, int]:
-        """How many items hold NaN or infinity, for each field of an item that does so."""
+        """How many items hold NaN or infinity, for each field of the items with such values."""
         return _not_finite_by_field((item, 1) for item in self.items)
 
 
 @dataclass(frozen=True, eq=False)
 class WholeBatches(Samples):
-    """Batches that an iterable made and that cannot be cut into samples.
+    """Batches of an iterable that cannot be cut into samples.
 
     Attributes:
         lengths: int64, how many samples each batch holds.
-        strict: whether the problem's `length` says so, and `observe` must return as many values.
+        strict: whether the lengths come from the problem's `length`, so that `observe` must return as many values.
     """
 
     batches: Sequence[Any]
@@ -264,7 +264,7 @@ class WholeBatches(Samples):
 
     @property
     def length(self) -> int:
-        """How many samples the batches hold together."""
+        """How many samples all batches hold together."""
         return int(self.lengths.sum())
 
     @property
@@ -278,7 +278,7 @@ class WholeBatches(Samples):
 
     @property
     def cuts(self) -> list[tuple[int, int]]:
-        """Where the batches begin and end."""
+        """The ends of the batches, in samples."""
         ends = np.cumsum([0, *self.lengths]).tolist()
         return list(itertools.pairwise(ends))
 
@@ -287,11 +287,11 @@ class WholeBatches(Samples):
         return self.batches[int(np.searchsorted(np.cumsum([0, *self.lengths]), start))]
 
     def count(self, start: int, stop: int, batch: Batch) -> int | None:
-        """How many samples the batch holds, where the problem's `length` says it."""
+        """How many samples the batch holds, if the problem has a `length`; else None."""
         return stop - start if self.strict else None
 
     def few(self, count: int) -> WholeBatches:
-        """The first batches that hold at least so many samples."""
+        """The first batches that hold at least `count` samples together."""
         enough = int(np.searchsorted(np.cumsum(self.lengths), count)) + 1
         return WholeBatches(self.batches[:enough], self.lengths[:enough], self.strict)
 
@@ -300,12 +300,16 @@ class WholeBatches(Samples):
         return digest_values(self.batches)
 
     def not_finite(self) -> dict[str, int]:
-        """How many samples are in batches that hold NaN or infinity, for each field of a batch that does so."""
+        """How many samples are in batches with NaN or infinity, for each field of the batches with such values."""
         return _not_finite_by_field(zip(self.batches, self.lengths.tolist(), strict=True))
 
 
 def _not_finite_by_field(parts: Iterable[tuple[Any, int]]) -> dict[str, int]:
-    """How many samples are in parts that hold NaN or infinity, for each field that does so; a part has so many."""
+    """How many samples are in parts with NaN or infinity, for each field with such values.
+
+    Args:
+        parts: each with its number of samples.
+    """
     counts = Counter[str]()
     for part, samples in parts:
         counts.update({name: samples * holds_not_finite(member) for name, member in fields_of(part).items()})
@@ -313,10 +317,10 @@ def _not_finite_by_field(parts: Iterable[tuple[Any, int]]) -> dict[str, int]:
 
 
 def length_by(length_of: Length, batch: Batch) -> int:
-    """How many samples a batch holds by the problem's `length`.
+    """How many samples a batch holds, from the problem's `length`.
 
     Raises:
-        JobError: it raises, or returns no whole number above zero.
+        JobError: `length` raises, or returns no whole number above zero.
     """
     with calling(f"length: given a batch, {type(batch).__name__},"):
         count = length_of(batch)
@@ -330,7 +334,7 @@ def length_by(length_of: Length, batch: Batch) -> int:
 
 
 def length_by_observing(model: nn.Module, observe: Observe) -> Length:
-    """A function that counts the samples of a batch as the losses that `observe` returns for it, on the CPU."""
+    """A function that counts the samples of a batch by the number of losses that `observe` returns, on the CPU."""
     private: list[nn.Module] = []
 
     def length(batch: Batch) -> int:
@@ -357,21 +361,21 @@ def _itself(tensor: Any) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Items as bytes, to be kept on disk or sent to other processes one at a time.
+# Items as bytes, to be written to disk or sent to other processes one at a time.
 
 PROTOCOL = 5
 
 
 def _tensor(array: np.ndarray, dtype: str, shape: tuple[int, ...]) -> Tensor:
-    # A copy, which lies in memory as torch aligns it: kernels may choose their instructions by that.
+    # A copy with torch's own alignment, by which kernels may choose their instructions.
     return torch.from_numpy(array).view(getattr(torch, dtype)).reshape(shape).clone()
 
 
 def copy_row_by_row(item: Any) -> Any:
-    """A copy of an item whose tensors and arrays lie row after row, as those do that were pickled.
+    """A copy of an item whose tensors and arrays are contiguous by rows, as after pickling.
 
     Kernels add in the order of the memory: a transposed view would give other bits in the process that read the data
-    than in a process that was sent the item.
+    than in a process that received the item.
     """
     return exchange_tensors(_row_by_row, _with_plain_arrays(item))
 
@@ -389,7 +393,7 @@ def _with_plain_arrays(value: Any) -> Any:
 
 
 def reduce_tensor(value: Any) -> Any:
-    """How a plain tensor is pickled: as an array, which takes a tenth of the time that torch's own way takes."""
+    """The reduction by which pickle writes a plain tensor as an array, in a tenth of the time of torch's own way."""
     if type(value) is not Tensor or value.layout is not torch.strided or value.is_nested or value.is_quantized:
         return NotImplemented
     if value.requires_grad or not value.numel() or value.is_conj() or value.is_neg():
@@ -414,7 +418,7 @@ def pickle_item(item: Any, pickler: type[pickle.Pickler] = pickle.Pickler) -> by
     """The item as bytes, to be read by `pickle.loads`.
 
     Args:
-        pickler: the class whose objects pickle what is no tensor.
+        pickler: the class that pickles all but tensors.
 
     Raises:
         JobError: the item cannot be pickled.
@@ -431,11 +435,11 @@ def pickle_item(item: Any, pickler: type[pickle.Pickler] = pickle.Pickler) -> by
 
 
 class PickledItems(Sequence[Any]):
-    """Items that lie one after the other in one tensor of bytes; each is read anew whenever it is asked for.
+    """Items one after the other in one tensor of bytes; an item is unpickled at each access.
 
     Args:
         data: uint8 [bytes], in memory or a mapped file.
-        ends: int64 [items, 2], where each item begins and ends.
+        ends: int64 [items, 2], the first byte of each item and the byte after its last.
     """
 
     def __init__(self, data: Tensor, ends: np.ndarray) -> None:
@@ -448,7 +452,7 @@ class PickledItems(Sequence[Any]):
         if isinstance(index, slice):
             return PickledItems(self.data, self.ends[index])
         start, stop = self.ends[index]
-        return pickle.loads(self.data[start:stop].numpy().data)  # what was pickled here or by the driver
+        return pickle.loads(self.data[start:stop].numpy().data)  # trusted: pickled here or by the driver
 
 
 def pickle_items(items: Iterable[Any], pickler: type[pickle.Pickler] = pickle.Pickler) -> PickledItems:
@@ -460,7 +464,7 @@ def pickle_items(items: Iterable[Any], pickler: type[pickle.Pickler] = pickle.Pi
 
 
 class KeptItems:
-    """Items that are kept while they are read: in memory up to `limit` bytes, from then on in a file without a name."""
+    """Items collected while data are read: in memory up to `limit` bytes, above that in a file without a name."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -484,7 +488,7 @@ class KeptItems:
         return number
 
     def drop(self, number: int) -> None:
-        """Keep an item no longer."""
+        """Drop an item."""
         self._bytes -= self._sizes.pop(number, 0)
         self._items.pop(number, None)
         self._ends.pop(number, None)

@@ -1,4 +1,4 @@
-"""Rows of tensors that are kept while data are read: in memory up to a limit, on disk above it."""
+"""Samples that are collected while data are read: in memory up to a limit, on disk above it."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from landscape.problem.batches import (
 log = logging.getLogger("landscape")
 
 # ----------------------------------------------------------------------------------------------------
-# The files lie in the folder for temporary files ($TMPDIR). They have no name, so that they are gone when the last
-# process that uses them ends, however it ends.
+# The files lie in the folder for temporary files ($TMPDIR). They have no name, so they vanish when the last process
+# that uses them ends, however it ends.
 
 
 class TensorFiles:
     """One file per tensor of a batch; all of them have the same number of rows, the samples.
 
     Args:
-        like: tensors [rows, …]; what is appended must have their types and row shapes.
+        like: tensors [rows, …]; appended tensors must have their types and row shapes.
     """
 
     def __init__(self, like: Sequence[Tensor]) -> None:
@@ -52,7 +52,7 @@ class TensorFiles:
             tensors: one tensor [rows, …] per file, all with the same number of rows.
 
         Raises:
-            JobError: a tensor has another type or row shape than those before, or the disk is full.
+            JobError: a tensor has another type or row shape than the earlier ones, or the disk is full.
         """
         for tensor, (dtype, shape), file in zip(tensors, self._like, self._files, strict=True):
             if (tensor.dtype, tensor.shape[1:]) != (dtype, shape):
@@ -62,7 +62,7 @@ class TensorFiles:
                     "pad them to one length in the data set"
                 )
             try:
-                # Written to the file, not through a map of it: a map's pages count as memory of this process.
+                # Write to the file, not through a map of it, whose pages would count as memory of this process.
                 file.write(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
                 file.flush()
             except OSError as error:
@@ -77,7 +77,7 @@ class TensorFiles:
         return [file.fileno() for file in self._files]
 
     def mapped(self) -> list[Tensor]:
-        """The rows as tensors whose memory is the file; it goes when they do. Nothing can be appended afterwards."""
+        """The rows as tensors whose memory is the file, which lives as long as they do; ends appending."""
         files = zip(self.descriptors(), self._like, strict=True)
         tensors = [map_rows(descriptor, self.rows, dtype, shape) for descriptor, (dtype, shape) in files]
         self._closing()
@@ -98,7 +98,7 @@ def map_rows(descriptor: int, rows: int, dtype: torch.dtype, shape: Sequence[int
     return torch.frombuffer(whole, dtype=dtype, count=count).view(rows, *shape)
 
 
-PIECE_BYTES = 64 << 20  # of samples that are written to disk at a time
+PIECE_BYTES = 64 << 20  # of samples written to disk at a time
 
 
 def rows_at(data: Batch, indices: Tensor, limit: int) -> Batch:
@@ -111,10 +111,10 @@ def rows_at(data: Batch, indices: Tensor, limit: int) -> Batch:
 
 
 class Reservoir:
-    """The samples that are kept of those seen so far: in memory up to `limit` bytes, from then on on disk.
+    """The kept ones of the samples seen so far: in memory up to `limit` bytes, above that on disk.
 
-    A sample that is no longer kept leaves an unused row. In memory such rows are cleared away when they outnumber the
-    others; on disk at the end, where about n·ln(N/n) of them are expected if n of N samples are kept.
+    A sample that is dropped leaves an unused row. In memory, such rows are removed when they outnumber the others; on
+    disk at the end: about n·ln(N/n) unused rows are expected if n of N samples are kept.
     """
 
     def __init__(self, limit: int) -> None:
@@ -130,7 +130,7 @@ class Reservoir:
         """Keep some of the samples kept so far and some of a new batch.
 
         Args:
-            best: the positions, ascending, of the samples to keep among those kept so far followed by the batch's.
+            best: the positions of the samples to keep, ascending, among the samples kept so far and then the batch's.
         """
         self._like = empty_like(batch) if self._like is None else self._like
         batch, old = in_order(self._like, batch), len(self._kept_rows)
@@ -166,18 +166,18 @@ class Reservoir:
             self._pieces = []
 
     def samples(self, order: Tensor) -> Batch:
-        """The samples that are kept.
+        """The kept samples.
 
         Args:
             order: their places in the order in which they were seen.
         """
-        kept = self._kept_rows[order]
-        are_all_rows = torch.equal(kept, torch.arange(self._rows))
+        indices = self._kept_rows[order]
+        are_all_rows = torch.equal(indices, torch.arange(self._rows))
         if self._files is not None:
             rows = fill_structure(self._like, self._files.mapped())
-            return rows if are_all_rows else rows_at(rows, kept, limit=0)
+            return rows if are_all_rows else rows_at(rows, indices, limit=0)
         rows = concatenate(self._pieces)
-        return rows if are_all_rows else _take(rows, kept)
+        return rows if are_all_rows else _take(rows, indices)
 
 
 def _take(batch: Batch, indices: Tensor) -> Batch:
@@ -191,7 +191,7 @@ def on_disk(pieces: Iterable[Batch]) -> Batch:
         if like is None:
             like, files = empty_like(piece), TensorFiles(tensors_of(piece))
         files.append(tensors_of(in_order(like, piece)))
-        del piece  # before the next is read, so that only one is in memory at a time
+        del piece  # before the next one is read, so that only one is in memory
     samples = fill_structure(like, files.mapped())
     log.info("data: %.1f MB of samples are kept on disk, in %s", batch_bytes(samples) / 1e6, tempfile.gettempdir())
     return samples

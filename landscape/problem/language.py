@@ -1,7 +1,7 @@
-"""What `Problem.causal_lm` observes: the cross entropy of the next token, per sequence, in chunks of tokens.
+"""The `observe` of `Problem.causal_lm`: the cross entropy of the next token, per sequence, in chunks of tokens.
 
-The logits of a sequence take tokens x vocabulary numbers, more than anything else of a language model: 1 GiB for 2,048
-tokens of a vocabulary of 128 k. They are made and used up a chunk at a time, from the hidden states of the network
+The logits of a sequence take tokens x vocabulary numbers, more than anything else in a language model: 1 GiB for 2,048
+tokens of a vocabulary of 128 k. They are computed and used one chunk at a time, from the hidden states of the network
 below its output head.
 """
 
@@ -29,27 +29,27 @@ log = logging.getLogger("landscape")
 # ----------------------------------------------------------------------------------------------------
 # Token ids as data.
 
-STREAMED = 16  # sequences of an iterable data set that are padded to one batch
+STREAMED = 16  # sequences of an iterable data set in one padded batch
 IGNORED = -100  # a label that does not count, as in torch and transformers
 FIELDS = ("input_ids", "attention_mask", "labels", "position_ids", "token_type_ids")
-FILLED = {"labels": IGNORED}  # what padding holds in a field; 0 in all others
+FILLED = {"labels": IGNORED}  # the value of padding in a field; 0 in all others
 NO_TARGET = "every sequence needs a token that is predicted: the second one or a later one, neither masked nor labelled"
 
 
 @dataclass(frozen=True)
 class Reader:
-    """What the model can read.
+    """The sequences that the model can read.
 
     Args:
-        vocabulary: token ids must be below it; None where it is not known.
-        takes_mask: whether the model is told which tokens are padding.
+        vocabulary: token ids must be below it; None if unknown.
+        takes_mask: whether the model takes a mask of padding.
     """
 
     vocabulary: int | None = None
     takes_mask: bool = True
 
     def check(self, rows: Mapping[str, Tensor], place: str) -> None:
-        """Refuse sequences, [N, T] in every field, that the model cannot read or that predict nothing."""
+        """Refuse sequences, [N, T] in every field, that the model cannot read, or in which no token is predicted."""
         check_tokens(rows["input_ids"], self.vocabulary, place.format(0) if len(rows["input_ids"]) == 1 else "")
         mask = rows.get("attention_mask")
         if mask is not None and not self.takes_mask and (rising := (mask[:, 1:] > mask[:, :-1]).any(1)).any():
@@ -68,14 +68,14 @@ def _first(flags: Tensor) -> int:
 
 
 def language_data(tokens: Any, reader: Reader) -> tuple[Any, bool]:
-    """The data of a language model in a form that samples are chosen from.
+    """The data of a language model in a form from which samples are chosen.
 
     Returns:
-        Rectangles [N, T] by field, a `DataLoader` that pads, or the user's own loader or iterable as it is; and whether
-        no id outside of the vocabulary can come from it.
+        Rectangles [N, T] by field, a `DataLoader` that pads, or the user's own loader or iterable; and whether all ids
+        are known to be in the vocabulary.
 
     Raises:
-        JobError: the tokens are no token ids, or a sequence has none that is predicted.
+        JobError: the tokens are no token ids, or no token of a sequence is predicted.
     """
     if isinstance(tokens, (str, bytes)):
         raise JobError(
@@ -124,10 +124,10 @@ class Padding:
         """The fields of one sequence, int64 [T] each, its mask among them.
 
         Raises:
-            JobError: says what is wrong with it, and names its place.
+            JobError: names the fault and the place of the sequence.
         """
         fields = item if isinstance(item, Mapping) else {"input_ids": item[0] if _is_wrapped(item) else item}
-        # A data set keeps the columns that its tokens were made of, such as the text: they are left out.
+        # A data set keeps the columns from which its tokens were made, such as the text: leave them out.
         _check_fields({name: fields[name] for name in FIELDS if name in fields} if "input_ids" in fields else fields)
         row = {name: _ids(fields[name], f"{place}: {name}", 1) for name in FIELDS if name in fields}
         row.setdefault("attention_mask", torch.ones_like(row["input_ids"]))
@@ -139,15 +139,15 @@ class Padding:
 
 
 def next_tokens(tokens: Tensor, mask: Tensor | None, labels: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The token that follows each, and whether its prediction counts.
+    """The token after each token, and whether its prediction counts.
 
-    A prediction counts where both tokens are unmasked and the label of the second is not -100.
+    A prediction counts if both tokens are unmasked and the label of the second is not -100.
 
     Args:
-        tokens, mask, labels: [N, T] each; without labels the tokens themselves are predicted.
+        tokens, mask, labels: [N, T] each; without labels, the tokens themselves are predicted.
 
     Returns:
-        Targets, 0 where none counts, and flags: [N, T] each; nothing follows a last token.
+        Targets, 0 if they do not count, and flags: [N, T] each; the last token has no target.
 
     >>> next_tokens(torch.tensor([[5, 6, 7, 0]]), torch.tensor([[1, 1, 1, 0]]), None)
     (tensor([[6, 7, 0, 0]]), tensor([[ True,  True, False, False]]))
@@ -197,7 +197,7 @@ def _rectangle(fields: Mapping[str, Any], reader: Reader) -> dict[str, Tensor]:
 
 
 def _rows_of(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Fields that are lists of sequences, as a list of sequences with fields."""
+    """A list of sequences with fields, from fields that are lists of sequences."""
     for name, value in fields.items():
         if not hasattr(value, "__len__"):
             raise JobError(f"tokens: {name} must be sequences [N, T], not {quoted(value)}")
@@ -208,38 +208,38 @@ def _rows_of(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _is_wrapped(item: Any) -> bool:
-    """Whether a sample is a tuple around its tokens, as a `TensorDataset` gives it."""
+    """Whether a sample is a tuple around its tokens, as from a `TensorDataset`."""
     return isinstance(item, tuple) and len(item) == 1 and isinstance(item[0], Tensor)
 
 
-def _ids(value: Any, what: str, dimensions: int) -> Tensor:
+def _ids(value: Any, subject: str, dimensions: int) -> Tensor:
     """Whole numbers as int64."""
     try:
         ids = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError):
-        raise JobError(f"tokens: {what} must be whole numbers, not {quoted(value)}; encode text first") from None
+        raise JobError(f"tokens: {subject} must be whole numbers, not {quoted(value)}; encode text first") from None
     if ids.is_floating_point() or ids.is_complex() or ids.dim() != dimensions:
         if not ids.numel() and dimensions == 1:
             return ids.reshape(0).long()
         raise JobError(
-            f"tokens: {what} must be whole numbers with {dimensions} dimension{'s'[: dimensions > 1]}, not {ids.dtype} "
-            f"of shape {tuple(ids.shape)}"
+            f"tokens: {subject} must be whole numbers with {dimensions} dimension{'s'[: dimensions > 1]}, not "
+            f"{ids.dtype} of shape {tuple(ids.shape)}"
         )
     return ids.detach().cpu().long()
 
 
-CHUNK_BYTES = 1 << 27  # of logits that are held at a time
+CHUNK_BYTES = 1 << 27  # of logits in memory at a time
 FEW = 8  # tokens on which a model is tried
-OPTIONS = ("attention_mask", "position_ids", "token_type_ids")  # of a batch, for a model that takes them
+OPTIONS = ("attention_mask", "position_ids", "token_type_ids")  # fields of a batch, for a model that takes them
 
 
 class CausalLM:
     """`observe` for batches of token ids; `Problem.causal_lm` describes the arguments.
 
     Attributes:
-        vocabulary: the number of tokens that the model tells apart; None where that could not be seen.
+        vocabulary: the number of different tokens of the model; None if unknown.
         checked: whether all token ids of the data are known to be in the vocabulary.
-        in_chunks: whether the logits are made a chunk at a time, by the model's own output head.
+        in_chunks: whether the logits are computed one chunk at a time, by the model's own output head.
     """
 
     names = ("loss", "token_accuracy")
@@ -249,11 +249,11 @@ class CausalLM:
         self.vocabulary, self.in_chunks = try_output_head(model)
 
     def reader(self, model: nn.Module) -> Reader:
-        """What the model can read."""
+        """The rules for sequences of this model."""
         return Reader(self.vocabulary, "attention_mask" in _parameters_of(without_adapters(model)))
 
     def __call__(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Per sequence: mean loss and share of right tokens, over its predicted tokens; their number as the weight."""
+        """Per sequence: mean loss and share of right predictions over its predicted tokens; their number as weight."""
         fields = batch if isinstance(batch, Mapping) else {"input_ids": batch}
         tokens = fields.get("input_ids")
         if not isinstance(tokens, Tensor) or tokens.dim() != 2:
@@ -273,11 +273,11 @@ class CausalLM:
         }
 
     def _of_tokens(self, model: nn.Module, fields: Mapping[str, Tensor], targets: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss of the token after every one, and whether it is the likeliest: [N, T] each."""
+        """The loss of the token after each token, and whether it is the likeliest: [N, T] each."""
         parts = split_off_head(model) if self.in_chunks else None
         with _positions_named(model, fields["input_ids"].shape[1]):
             states = logits(model, fields) if parts is None else _hidden(parts.backbone, fields)
-        logits_of = _as_it_is if parts is None else parts.logits
+        logits_of = _identity if parts is None else parts.logits
         if states.dim() != 3 or states.shape[:2] != fields["input_ids"].shape:
             raise JobError(
                 f"model: must return logits [N, T, vocabulary] for tokens {tuple(fields['input_ids'].shape)}, not "
@@ -286,7 +286,7 @@ class CausalLM:
         size = self.vocabulary or states.shape[-1]
         at_once = max(1, CHUNK_BYTES // (4 * size))
         pairs = zip(torch.split(states.flatten(0, 1), at_once), torch.split(targets.flatten(), at_once), strict=True)
-        pieces = [_losses(logits_of(piece), wanted) for piece, wanted in pairs]
+        pieces = [_losses(logits_of(states), targets) for states, targets in pairs]
         losses, right = (torch.cat(column).view(targets.shape) for column in zip(*pieces, strict=True))
         return losses, right
 
@@ -295,20 +295,20 @@ def _in_words(batch: Batch) -> str:
     return f"a tensor {tuple(batch.shape)}" if isinstance(batch, Tensor) else type(batch).__name__
 
 
-def _as_it_is(logits: Tensor) -> Tensor:
+def _identity(logits: Tensor) -> Tensor:
     return logits
 
 
 def _losses(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """The cross entropy of every row of logits [n, vocabulary], and whether its largest is the target: [n] each."""
-    # As transformers does it: 16 bits are too few for a sum over a vocabulary.
+    # As in transformers: 16 bits are too few for a sum over a vocabulary.
     wide = logits if logits.dtype == torch.float64 else logits.float()
     return F.cross_entropy(wide, targets, reduction="none"), wide.argmax(-1) == targets
 
 
 @contextmanager
 def _positions_named(model: nn.Module, length: int) -> Iterator[None]:
-    """Say what an index out of range means where sequences are longer than the model has positions."""
+    """Explain an index out of range if sequences are longer than the positions of the model."""
     try:
         yield
     except IndexError as error:
@@ -321,9 +321,9 @@ def _positions_named(model: nn.Module, length: int) -> Iterator[None]:
 
 
 def refuse_other_models(model: nn.Module) -> None:
-    """Refuse a model that needs more than tokens, and one with adapters of which none is trained.
+    """Refuse a model that needs more than tokens, and a model none of whose adapters is trained.
 
-    peft loads adapters so that they are not trained, and no direction would move them.
+    peft loads adapters as not trained by default, and no direction would move them.
     """
     if getattr(getattr(without_adapters(model), "config", None), "is_encoder_decoder", False):
         raise JobError(
@@ -338,10 +338,10 @@ def refuse_other_models(model: nn.Module) -> None:
 
 
 def logits(model: nn.Module, fields: Mapping[str, Tensor]) -> Tensor:
-    """What the model returns for a batch, as logits [N, T, vocabulary]."""
-    taken = _parameters_of(without_adapters(model))
-    options = _options(taken, fields)
-    output = model(input_ids=fields["input_ids"], **options) if "input_ids" in taken else model(fields["input_ids"])
+    """The logits of the model for a batch, [N, T, vocabulary]."""
+    parameters = _parameters_of(without_adapters(model))
+    options, ids = _options(parameters, fields), fields["input_ids"]
+    output = model(input_ids=ids, **options) if "input_ids" in parameters else model(ids)
     if isinstance(output, Tensor):
         return output
     if isinstance(output, Mapping) and "logits" in output:
@@ -363,15 +363,15 @@ def _hidden(backbone: nn.Module, fields: Mapping[str, Tensor]) -> Tensor:
     return states
 
 
-def _options(taken: Mapping[str, Any], fields: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The arguments beside the tokens that a forward takes: the batch's own, and no cache.
+def _options(parameters: Mapping[str, Any], fields: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The arguments of a forward beside the tokens: fields of the batch, and no cache.
 
-    Positions count the tokens that are no padding, so that padding on the left moves nothing.
+    Positions count the tokens that are no padding, so that padding on the left shifts no position.
     """
-    options: dict[str, Any] = {name: fields[name] for name in OPTIONS if name in taken and name in fields}
-    if "attention_mask" in options and "position_ids" in taken and "position_ids" not in fields:
+    options: dict[str, Any] = {name: fields[name] for name in OPTIONS if name in parameters and name in fields}
+    if "attention_mask" in options and "position_ids" in parameters and "position_ids" not in fields:
         options["position_ids"] = (fields["attention_mask"].long().cumsum(1) - 1).clamp(min=0)
-    return options | ({"use_cache": False} if "use_cache" in taken else {})
+    return options | ({"use_cache": False} if "use_cache" in parameters else {})
 
 
 def _parameters_of(module: nn.Module) -> Mapping[str, inspect.Parameter]:
@@ -392,13 +392,13 @@ class Parts:
 
 
 def without_adapters(model: nn.Module) -> nn.Module:
-    """The network itself, where adapters (peft) are wrapped around it."""
+    """The network itself, without adapters (peft) around it."""
     unwrapped = getattr(model, "get_base_model", None)
     return unwrapped() if hasattr(model, "peft_config") and callable(unwrapped) else model
 
 
 def split_off_head(model: nn.Module) -> Parts | None:
-    """Backbone and head of a model as transformers builds them; None for any other model."""
+    """Backbone and head of a model of transformers; None for any other model."""
     network = without_adapters(model)
     get_head = getattr(network, "get_output_embeddings", None)
     backbone = getattr(network, "base_model", None)
@@ -409,7 +409,7 @@ def split_off_head(model: nn.Module) -> Parts | None:
 
 
 def _after_head(network: nn.Module) -> Callable[[Tensor], Tensor]:
-    """What some architectures do to the logits: a soft cap (Gemma), a division (Granite), a factor (Cohere)."""
+    """The last operation on the logits in some architectures: a cap (Gemma), a divisor (Granite), a factor (Cohere)."""
     config = getattr(network, "config", None)
     get_text = getattr(config, "get_text_config", None)
     config = get_text() if callable(get_text) else config
@@ -420,14 +420,14 @@ def _after_head(network: nn.Module) -> Callable[[Tensor], Tensor]:
         return lambda logits: logits / divisor
     if (factor := getattr(config, "logit_scale", None)) is not None:
         return lambda logits: logits * factor
-    return _as_it_is
+    return _identity
 
 
 def try_output_head(model: nn.Module) -> tuple[int | None, bool]:
     """The vocabulary of a model, and whether its head, applied to its hidden states, gives exactly its own logits.
 
-    The model is run on a few tokens, in eval mode, and left as it was. A model that does not run here, such as one
-    that needs a GPU, counts as one without a head of its own.
+    The model is run on a few tokens, in eval mode, and its mode is then restored. A model that does not run here, such
+    as one that needs a GPU, counts as one without a head.
     """
     parts, embeddings = split_off_head(model), _embeddings(model)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
@@ -459,7 +459,7 @@ def _embeddings(model: nn.Module) -> Any:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in eval mode; afterwards every module is in the mode that it was in."""
+    """Put the model in eval mode; afterwards, restore the mode of every module."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:

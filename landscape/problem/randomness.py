@@ -94,7 +94,7 @@ class _Reading:
 
 def _reader_of_items(data: MapStyleData, num_samples: int, seed: int) -> Callable[[int], _Reading]:
     """A function that reads some of the chosen samples, always the same ones, under the seed that it is given."""
-    data = data.resolved(num_samples, seed)
+    data = data.read_sampler(num_samples, seed)
     length = data.length()
     chosen = chosen_indices(length, num_samples, seed)
     some = chosen[:: max(1, len(chosen) // READ_AGAIN)][:READ_AGAIN]

@@ -1,4 +1,4 @@
-"""Which samples a landscape is computed on: chosen once, by the seed alone, and kept in memory or on disk."""
+"""The choice of the samples that a landscape is computed on: made once, by the seed alone, in memory or on disk."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ from landscape.problem.terms import PointData, PointSets
 
 log = logging.getLogger("landscape")
 
-# Up to this many samples all their indices are shuffled, at eight bytes each; of more only the wanted ones are drawn.
+# Up to this many samples, all indices are shuffled, at eight bytes each; above, only the wanted indices are drawn.
 LARGEST_SHUFFLED = 1 << 28
 
 
 @dataclass(frozen=True)
 class SelectedSamples:
-    """The samples of a job, and which of the data they are.
+    """The samples of a job, and their places in the data.
 
     Attributes:
         samples: in the order drawn.
-        indices: int64, one for each sample in their order: its index in the data, of an iterable its running number.
+        indices: int64, for each sample in this order its index in the data, or its running number in an iterable.
     """
 
     samples: Samples
@@ -66,7 +66,7 @@ class SelectedSamples:
 
 @dataclass(frozen=True)
 class SampleRequest:
-    """What `select_samples` was asked for: how many samples, by which seed, and above how many bytes on disk."""
+    """The arguments of `select_samples`."""
 
     num_samples: int
     seed: int
@@ -105,7 +105,7 @@ def _few_of_many(count: int, available: int, generator: torch.Generator) -> Tens
 
 
 def chosen_indices(available: int, num_samples: int, seed: int) -> list[int]:
-    """The indices of the samples chosen from so many, ascending; of all of them where there are not enough.
+    """The indices of `num_samples` samples chosen from `available`, ascending; all indices if there are fewer.
 
     Example:
         >>> chosen_indices(3, 5, seed=0)
@@ -120,29 +120,28 @@ def select_samples(
 ) -> SelectedSamples:  # fmt: skip
     """Choose `num_samples` different samples by the seed alone; they stay on the CPU.
 
-    Of tensors and map-style data sets a random subset of the indices is taken. An iterable is read once, batch by
+    From tensors and map-style data sets, a random subset of the indices is taken. An iterable is read once, batch by
     batch: each sample draws a uniform key, and those with the smallest keys are kept (reservoir sampling with random
-    keys). Where its batches cannot be cut into samples of one shape, whole batches draw keys, and those with the
-    smallest are taken until there are enough samples. The samples are in the order drawn, so that the first of many
-    are those that fewer would be. Samples that take more memory than `limit` are written to disk while they are read,
-    and mapped.
+    keys). If its batches cannot be cut into samples of one shape, whole batches draw keys, and those with the smallest
+    are taken until there are enough samples. The samples are in the order drawn: a smaller choice is the beginning of a
+    larger one. Samples that take more memory than `limit` are written to disk while they are read, and mapped.
 
-    Items of a loader with a collate function of its own stay items, which are collated batch by batch.
+    Items of a loader with its own collate function stay items, which are collated batch by batch.
 
-    While the data are read, torch, numpy and `random` draw from seeds of the job's own; afterwards the process's
-    generators are as they were.
+    While the data are read, torch, numpy and `random` draw from seeds of the job; afterwards the generators of the
+    process have their earlier states.
 
     Args:
-        data: what `Problem.data` holds.
+        data: `Problem.data`.
         num_samples: how many samples to choose.
         seed: the job's seed.
-        at_most: where there are fewer samples than `num_samples`, take them all; otherwise that is refused.
-        limit: bytes of samples above which they are kept on disk; default: a share of the memory that is available.
+        at_most: whether to take all samples if there are fewer than `num_samples`; otherwise that is an error.
+        limit: bytes of samples above which they are stored on disk; default: a share of the available memory.
         length: `Problem.length`.
-        observed: how many values `observe` returns for a batch, which is asked where nothing else tells its length.
+        observed: counts the values that `observe` returns for a batch, for batches whose length is otherwise unknown.
 
     Raises:
-        JobError: there are fewer samples than asked for, the data is none of the known kinds, or cannot be read.
+        JobError: there are fewer samples than `num_samples`, the data is of no known kind, or cannot be read.
 
     Example:
         >>> import torch
@@ -153,23 +152,23 @@ def select_samples(
         >>> bool((chosen.indices == more.indices[:4]).all())
         True
     """
-    choice = SampleRequest(num_samples, seed, at_most, host_limit() if limit is None else limit, length, observed)
+    request = SampleRequest(num_samples, seed, at_most, host_limit() if limit is None else limit, length, observed)
     if isinstance(data, PackedSamples):
-        return chosen_of(data, choice)
+        return _from_packed(data, request)
     if isinstance(data, PointData):
-        return _of_points(data, choice)
+        return _from_points(data, request)
     source = source_of(data)
     with fixed_seeds(seed):
         if isinstance(source, MapStyleData):
-            return _from_items(source, choice)
+            return _from_items(source, request)
         if isinstance(source, IterableData):
-            return from_stream(source, choice)
-    indices = choice.indices(batch_length(source))
-    return SelectedSamples(TensorSamples(rows_at(source, indices, choice.limit)), indices.numpy())
+            return _from_stream(source, request)
+    indices = request.indices(batch_length(source))
+    return SelectedSamples(TensorSamples(rows_at(source, indices, request.limit)), indices.numpy())
 
 
 def samples_in(data: Any) -> int | None:
-    """How many samples tensors or a map-style data set hold; None of what has to be read to tell."""
+    """How many samples tensors or a map-style data set hold; None for data that must be read to tell."""
     if isinstance(data, (PackedSamples, PointData, DataLoader)):
         return None
     source = source_of(data)
@@ -178,63 +177,64 @@ def samples_in(data: Any) -> int | None:
     return source.length() if isinstance(source, MapStyleData) else batch_length(source)
 
 
-def _of_points(data: PointData, choice: SampleRequest) -> SelectedSamples:
-    """Points of every set, drawn each by a seed of its own, so that a set does not depend on the size of another.
+def _from_points(data: PointData, request: SampleRequest) -> SelectedSamples:
+    """Points of every set, each drawn by a seed of its own, so that a set does not depend on the size of another.
 
     The indices are those of the largest set.
     """
-    choice.check(data.length)
+    request.check(data.length)
     drawn = {}
     for name, points in data.sets.items():
-        own = replace(choice, seed=seed_of(choice.seed, "points", name), at_most=True)
+        own = replace(request, seed=seed_of(request.seed, "points", name), at_most=True)
         drawn[name] = own.indices(batch_length(points))
-    sets = {name: rows_at(points, drawn[name], choice.limit) for name, points in data.sets.items()}
+    sets = {name: rows_at(points, drawn[name], request.limit) for name, points in data.sets.items()}
     return SelectedSamples(PointSets(sets), max(drawn.values(), key=len).numpy())
 
 
-def _from_items(data: MapStyleData, choice: SampleRequest) -> SelectedSamples:
-    data = data.resolved(choice.num_samples, choice.seed)
+def _from_items(data: MapStyleData, request: SampleRequest) -> SelectedSamples:
+    data = data.read_sampler(request.num_samples, request.seed)
     length = data.length()
-    indices = choice.indices(length)
-    items = data.read(indices.tolist(), length, choice.seed)
+    indices = request.indices(length)
+    items = data.read(indices.tolist(), length, request.seed)
     first = list(itertools.islice(items, 2))
     items = itertools.chain(first, items)
-    numbers = data.numbered(indices.numpy())
-    if _gives_rows(data, first, choice.seed):
-        return SelectedSamples(TensorSamples(_rows_of(data, items, len(indices), choice)), numbers)
-    kept = KeptItems(choice.limit)
-    places = [kept.add(item, approximate_bytes(item)) for item in items]
-    return SelectedSamples(Collated(kept.items(places), data.collate, choice.seed, data.name, choice.length), numbers)
+    numbers = data.numbers_of(indices.numpy())
+    if _gives_rows(data, first, request.seed):
+        return SelectedSamples(TensorSamples(_rows_of(data, items, len(indices), request)), numbers)
+    buffer = KeptItems(request.limit)
+    places = [buffer.add(item, approximate_bytes(item)) for item in items]
+    samples = Collated(buffer.items(places), data.collate, request.seed, data.name, request.length)
+    return SelectedSamples(samples, numbers)
 
 
 def _gives_rows(data: MapStyleData, first: list[Any], seed: int) -> bool:
-    """Whether the items are rectangular: torch's own function collates them, to tensors with a row for each item.
+    """Whether the items are rectangular: torch's own function collates them to tensors with a row per item.
 
-    A collate function of the user's may pad, pack or join: what it returns depends on which items are together.
+    A collate function of the user may pad, pack or join: its result depends on which items are together.
     """
     if data.collate is not default_collate:
         return False
     return first_dimension(data.collate_any(first, seed, 0)) == len(first)
 
 
-def _rows_of(data: MapStyleData, items: Iterator[Any], count: int, choice: SampleRequest) -> Batch:
-    """So many items collated at once; above the limit in pieces, on disk."""
+def _rows_of(data: MapStyleData, items: Iterator[Any], count: int, request: SampleRequest) -> Batch:
+    """`count` items collated at once; above the limit in pieces, on disk."""
     first = next(items)
     sample_bytes = max(1, _bytes_of(first))
     items = itertools.chain([first], items)
-    if sample_bytes * count <= choice.limit:
-        return as_rows(data.collate_any(list(items), choice.seed, 0))
+    if sample_bytes * count <= request.limit:
+        return as_rows(data.collate_any(list(items), request.seed, 0))
     at_once = max(1, disk_buffer.PIECE_BYTES // sample_bytes)
 
     def pieces() -> Iterator[Batch]:
         for start in range(0, count, at_once):
-            yield as_rows(data.collate_any(list(itertools.islice(items, at_once)), choice.seed, start))
+            yield as_rows(data.collate_any(list(itertools.islice(items, at_once)), request.seed, start))
 
     return on_disk(pieces())
 
 
 def _bytes_of(item: Any) -> int:
-    """About how many bytes a sample of a data set takes: its tensors, arrays, images and numbers."""
+    """The approximate bytes of a sample of a data set: of its tensors, arrays, images and numbers."""
     if isinstance(item, Tensor):
         return item.nbytes
     if isinstance(item, Mapping):
@@ -243,96 +243,99 @@ def _bytes_of(item: Any) -> int:
         return sum(map(_bytes_of, item))
     try:
         return int(np.asarray(item).nbytes)
-    except Exception:  # a class of the user's, which only the loader's collate function understands
+    except Exception:  # a class of the user, which only the loader's collate function understands
         return 0
 
 
-def chosen_of(data: PackedSamples, choice: SampleRequest) -> SelectedSamples:
-    """The first of the packed samples, as many as are asked for: those that the packed job would have drawn.
+def _from_packed(data: PackedSamples, request: SampleRequest) -> SelectedSamples:
+    """The first packed samples, which are those that the packed job would have drawn.
 
     Raises:
-        JobError: more are asked for, or those of another seed.
+        JobError: more samples are requested than are packed, or another seed.
     """
-    if choice.seed != data.seed:
+    if request.seed != data.seed:
         raise JobError(
-            f"seed: must be {data.seed}, with which the samples of {data.name} were drawn, not {choice.seed}; pack the "
-            "job anew with the other one"
+            f"seed: must be {data.seed}, with which the samples of {data.name} were drawn, not {request.seed}; pack "
+            "the job anew with the other one"
         )
-    choice.check(data.length)
-    count = min(choice.num_samples, data.length)
+    request.check(data.length)
+    count = min(request.num_samples, data.length)
     indices = data.indices[:count].numpy()
     if data.sequences is not None:
         items = [data.sets[""][place] for place in range(count)]
-        return SelectedSamples(Collated(items, data.collate_fn, choice.seed, data.name), indices)
+        return SelectedSamples(Collated(items, data.collate_fn, request.seed, data.name), indices)
     sets = {name: map_tensors(lambda tensor: tensor[:count], rows) for name, rows in data.sets.items()}
     whole = data.in_memory and count == data.length
-    if not whole and sum(map(batch_bytes, sets.values())) <= choice.limit:
+    if not whole and sum(map(batch_bytes, sets.values())) <= request.limit:
         sets = {name: map_tensors(lambda tensor: tensor.clone(), rows) for name, rows in sets.items()}
     return SelectedSamples(TensorSamples(sets[""]) if "" in sets else PointSets(sets), indices)
 
 
 # ----------------------------------------------------------------------------------------------------
-# The samples of an iterable: cut out of its batches, or its batches whole where they cannot be cut.
+# The samples of an iterable: cut out of its batches, or whole batches if they cannot be cut.
 
 
-def from_stream(data: IterableData, choice: SampleRequest) -> SelectedSamples:
-    """The samples of an iterable, see `select_samples`."""
+def _from_stream(data: IterableData, request: SampleRequest) -> SelectedSamples:
     if data.collate is not None:
-        return _items(data, data.collate, choice)
+        return _select_items(data, data.collate, request)
     try:
-        return _rows(data, choice)
+        return _select_rows(data, request)
     except _NotRowsError as reason:
         log.info("data: the batches of %s are taken whole: %s", data.name, reason)
-        begun = reason.begun
-    return _whole(data, choice, begun)
+        batches = reason.batches
+    return _select_batches(data, request, batches)
 
 
 class _NotRowsError(Exception):
     """The batches cannot be cut into samples of one shape.
 
     Attributes:
-        begun: all batches, where only the first was read so far; None where they are to be read anew.
+        batches: all batches, if only the first was read so far; None if they must be read again.
     """
 
-    def __init__(self, reason: str, begun: Iterator[Any] | None) -> None:
+    def __init__(self, reason: str, batches: Iterator[Any] | None) -> None:
         super().__init__(reason)
-        self.begun = begun
+        self.batches = batches
 
 
 class _Draw:
-    """The random keys of the samples that are kept so far, in the order in which the samples were seen."""
+    """The random keys of the samples kept so far, in the order in which the samples were seen."""
 
-    def __init__(self, data: IterableData, choice: SampleRequest) -> None:
-        self._choice, self._limit = choice, ReadingLimit(data.name, data.length(), choice.num_samples)
-        self._generator = torch.Generator().manual_seed(choice.seed)
+    def __init__(self, data: IterableData, request: SampleRequest) -> None:
+        self._request, self._limit = request, ReadingLimit(data.name, data.length(), request.num_samples)
+        self._generator = torch.Generator().manual_seed(request.seed)
         self._keys, self._numbers = torch.empty(0, dtype=torch.float64), torch.empty(0, dtype=torch.int64)
         self._seen = self._batches = 0
 
     def see(self, count: int) -> Tensor:
-        """Draw keys for so many more samples; the positions, ascending, of those to keep among the kept and these."""
+        """Draw keys for `count` new samples.
+
+        Returns:
+            The positions of the samples to keep, ascending, among the samples kept so far and then the new ones.
+        """
         new = torch.rand(count, generator=self._generator, dtype=torch.float64)
         keys = torch.cat([self._keys, new])
         numbers = torch.cat([self._numbers, torch.arange(self._seen, self._seen + count)])
         self._seen, self._batches = self._seen + count, self._batches + 1
         self._limit.check(self._batches, self._seen)
         best = torch.arange(len(keys))
-        if len(keys) > self._choice.num_samples:
-            best = keys.topk(self._choice.num_samples, largest=False).indices.sort().values
+        if len(keys) > self._request.num_samples:
+            best = keys.topk(self._request.num_samples, largest=False).indices.sort().values
         self._keys, self._numbers = keys[best], numbers[best]
         return best
 
     def order(self) -> tuple[Tensor, NDArray[np.int64]]:
         """The places of the kept samples in the order drawn, and their numbers in that order."""
-        self._choice.check(self._seen)
+        self._request.check(self._seen)
         order = self._keys.argsort()
         return order, self._numbers[order].numpy()
 
 
-def _rows(data: IterableData, choice: SampleRequest) -> SelectedSamples:
-    """The samples with the smallest keys, of every sample that the iterable yields, as rows of tensors."""
-    reservoir, draw = Reservoir(choice.limit), _Draw(data, choice)
-    batches = data.batches(choice.seed)
-    for number, (batch, shapes) in enumerate(_cut(batches, choice)):
+def _select_rows(data: IterableData, request: SampleRequest) -> SelectedSamples:
+    """Of all samples that the iterable yields, those with the smallest keys, as rows of tensors."""
+    reservoir, draw = Reservoir(request.limit), _Draw(data, request)
+    batches = data.batches(request.seed)
+    for number, (batch, shapes) in enumerate(_cut(batches, request)):
         if number == 0:
             first = shapes
         elif len(shapes) == len(first) and shapes != first:
@@ -348,39 +351,39 @@ def _rows(data: IterableData, choice: SampleRequest) -> SelectedSamples:
     return SelectedSamples(TensorSamples(reservoir.samples(order)), numbers)
 
 
-def _cut(batches: Iterator[Any], choice: SampleRequest) -> Iterator[tuple[Batch, list[tuple[int, ...]]]]:
+def _cut(batches: Iterator[Any], request: SampleRequest) -> Iterator[tuple[Batch, list[tuple[int, ...]]]]:
     """The batches as tensors with one first dimension, each with the shapes of one sample."""
     for number, batch in enumerate(batches):
-        if number == 0 and not _is_rows(batch, choice):
+        if number == 0 and not _is_rows(batch, request):
             raise _NotRowsError("they are not tensors with one first dimension", itertools.chain([batch], batches))
         rows = as_rows(batch)
         yield rows, [tuple(tensor.shape[1:]) for tensor in tensors_of(rows)]
 
 
-def _is_rows(batch: Any, choice: SampleRequest) -> bool:
-    """Whether a batch is tensors with one first dimension, which is also the number of samples that `length` gives."""
+def _is_rows(batch: Any, request: SampleRequest) -> bool:
+    """Whether a batch is tensors with one first dimension, which equals the problem's `length`, if it has one."""
     count = first_dimension(numpy_to_tensors(batch))
-    return count is not None and (choice.length is None or length_by(choice.length, batch) == count)
+    return count is not None and (request.length is None or length_by(request.length, batch) == count)
 
 
-def _items(data: IterableData, collate: Callable[[list[Any]], Any], choice: SampleRequest) -> SelectedSamples:
+def _select_items(data: IterableData, collate: Callable[[list[Any]], Any], request: SampleRequest) -> SelectedSamples:
     """The items with the smallest keys, and the loader's collate function."""
-    kept, draw, places = KeptItems(choice.limit), _Draw(data, choice), list[int]()
-    for items in data.batches(choice.seed):
+    buffer, draw, places = KeptItems(request.limit), _Draw(data, request), list[int]()
+    for items in data.batches(request.seed):
         before = len(places)
         best = draw.see(len(items)).tolist()
-        added = {k: kept.add(items[k - before], approximate_bytes(items[k - before])) for k in best if k >= before}
+        added = {k: buffer.add(items[k - before], approximate_bytes(items[k - before])) for k in best if k >= before}
         for place in set(range(before)) - set(best):
-            kept.drop(places[place])
+            buffer.drop(places[place])
         places = [places[k] if k < before else added[k] for k in best]
     order, numbers = draw.order()
-    chosen = kept.items([places[k] for k in order.tolist()])
-    return SelectedSamples(Collated(chosen, collate, choice.seed, data.name, choice.length), numbers)
+    chosen = buffer.items([places[k] for k in order.tolist()])
+    return SelectedSamples(Collated(chosen, collate, request.seed, data.name, request.length), numbers)
 
 
 @dataclass(frozen=True, order=True)
-class _Whole:
-    """A batch that is kept: its key, its number in the iterable, its place among what is kept, its samples."""
+class _KeptBatch:
+    """A batch that is kept: its key, its number in the iterable, its place in the buffer, its number of samples."""
 
     key: float
     number: int
@@ -388,47 +391,49 @@ class _Whole:
     length: int
 
 
-def _whole(data: IterableData, choice: SampleRequest, begun: Iterator[Batch] | None) -> SelectedSamples:
-    """Batches with the smallest keys, in the order of these, until there are as many samples as asked for."""
-    limit = ReadingLimit(data.name, data.length(), choice.num_samples)
-    generator = torch.Generator().manual_seed(choice.seed)
-    kept, taken, kind = KeptItems(choice.limit), list[_Whole](), ""
-    seen = held = 0  # samples in the batches that were ever kept, and in those that are
-    for number, batch in enumerate(begun or data.batches(choice.seed)):
-        kind = _same_kind(kind, batch, data.name)
+def _select_batches(data: IterableData, request: SampleRequest, batches: Iterator[Batch] | None) -> SelectedSamples:
+    """Whole batches with the smallest keys, ordered by key, until there are enough samples.
+
+    Args:
+        batches: of the iterable, if its reading has begun; default: read it.
+    """
+    limit = ReadingLimit(data.name, data.length(), request.num_samples)
+    generator = torch.Generator().manual_seed(request.seed)
+    buffer, kept, kind = KeptItems(request.limit), list[_KeptBatch](), ""
+    seen = samples = 0  # samples in the batches that were ever kept, and in those that are kept now
+    for number, batch in enumerate(batches or data.batches(request.seed)):
+        kind = _check_kind(kind, batch, data.name)
         key = float(torch.rand(1, generator=generator, dtype=torch.float64))
         limit.check(number + 1, seen)
-        if held >= choice.num_samples and key > taken[-1].key:
-            continue  # whatever its length, which it may take a call of `observe` to tell
-        length = _length_of(batch, number, data.name, choice)
+        if samples >= request.num_samples and key > kept[-1].key:
+            continue  # its length is not needed, which may take a call of `observe`
+        length = _length_of(batch, number, data.name, request)
         seen += length
-        bisect.insort(taken, _Whole(key, number, kept.add(batch, approximate_bytes(batch)), length))
-        held += length
-        while held - taken[-1].length >= choice.num_samples:
-            held -= taken[-1].length
-            kept.drop(taken.pop().place)
-    choice.check(seen)
-    lengths = np.array([batch.length for batch in taken], np.int64)
-    batches = kept.items([batch.place for batch in taken])
-    return SelectedSamples(
-        WholeBatches(batches, lengths, choice.length is not None), np.array([batch.number for batch in taken], np.int64)
-    )
+        bisect.insort(kept, _KeptBatch(key, number, buffer.add(batch, approximate_bytes(batch)), length))
+        samples += length
+        while samples - kept[-1].length >= request.num_samples:
+            samples -= kept[-1].length
+            buffer.drop(kept.pop().place)
+    request.check(seen)
+    lengths = np.array([one.length for one in kept], np.int64)
+    whole = WholeBatches(buffer.items([one.place for one in kept]), lengths, request.length is not None)
+    return SelectedSamples(whole, np.array([one.number for one in kept], np.int64))
 
 
-def _same_kind(kind: str, batch: Any, name: str) -> str:
-    found = kind_in_words(batch, -1)
-    if kind and not are_one_kind(found, kind):
-        raise JobError(f"data: {name} must yield one kind of batch, not {kind} first and then {found}")
-    return found
+def _check_kind(first: str, batch: Any, name: str) -> str:
+    kind = kind_in_words(batch, -1)
+    if first and not are_one_kind(kind, first):
+        raise JobError(f"data: {name} must yield one kind of batch, not {first} first and then {kind}")
+    return kind
 
 
-def _length_of(batch: Any, number: int, name: str, choice: SampleRequest) -> int:
-    """How many samples a batch holds, by the problem's `length`, its structure, or what `observe` returns."""
-    if choice.length is not None:
-        return length_by(choice.length, batch)
+def _length_of(batch: Any, number: int, name: str, request: SampleRequest) -> int:
+    """How many samples a batch holds, from the problem's `length`, its structure, or the values of `observe`."""
+    if request.length is not None:
+        return length_by(request.length, batch)
     rows = first_dimension(numpy_to_tensors(batch))
     if rows:
         return rows
-    if choice.observed is None:
+    if request.observed is None:
         raise JobError(f"data: how many samples batch {number} of {name} holds is not known; give Problem(length=...)")
-    return choice.observed(batch)
+    return request.observed(batch)

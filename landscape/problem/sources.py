@@ -1,4 +1,4 @@
-"""Where samples come from: which kind of data the user has returned, and how it is read."""
+"""The sources of samples: the kinds of data that a user may return, and how they are read."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from landscape.problem.user_code import calling
 log = logging.getLogger("landscape")
 
 # ----------------------------------------------------------------------------------------------------
-# An iterable that does not end is refused, so that no job reads for ever.
+# An endless iterable is refused, so that no job reads for ever.
 
-# An iterable that has no length is taken for endless beyond this, unless more samples are asked for.
+# An iterable without a length counts as endless beyond these, unless more samples are to be chosen.
 MOST_BATCHES, MOST_SAMPLES = 100_000, 2_000_000
-LARGEST_LENGTH = 10_000_000  # batches: a longer iterable's length is not believed
+LARGEST_LENGTH = 10_000_000  # batches: a larger length of an iterable is not believed
 WARN_AFTER = 10_000  # batches of an iterable without a length; a warning then says that it is still being read
 
 
 @dataclass(frozen=True)
 class ReadingLimit:
-    """How much of an iterable is read before it is taken for endless.
+    """How much of an iterable is read before it counts as endless.
 
-    Counts decide, not time, so that the same data are accepted or refused each time. An iterable that has a length may
-    be as long as it says, up to `LARGEST_LENGTH` batches.
+    Counts decide, not time, so that the same data are always accepted or always refused. An iterable with a length may
+    be that long, up to `LARGEST_LENGTH` batches.
 
     Args:
-        name: what messages call the iterable.
-        length: how many batches it says that it has; None where it does not say it.
+        name: of the iterable in messages.
+        length: the number of batches by its `__len__`; None without one.
         wanted: how many samples are to be chosen.
     """
 
@@ -57,11 +57,11 @@ class ReadingLimit:
 
     @property
     def samples(self) -> int:
-        """The most samples that are read of an iterable without a length."""
+        """The most samples that are read from an iterable without a length."""
         return max(MOST_SAMPLES, 100 * self.wanted)
 
     def check(self, batches: int, samples: int) -> None:
-        """Refuse an iterable that went on after so many batches and samples; warn once before that."""
+        """Refuse an iterable that goes on after this many batches and samples; warn once before that."""
         if batches == WARN_AFTER and self.length is None:
             log.warning(
                 "data: %s has given %d batches so far and does not tell its length; it is read to its end, or to %d "
@@ -76,18 +76,18 @@ class ReadingLimit:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Map-style data sets and iterables of batches. The seed that a sample is read under follows from the job's seed and the
-# sample's number alone, so that the sample draws the same whatever else is read.
+# Map-style data sets and iterables of batches. The seed for reading a sample follows from the job's seed and the
+# sample's number alone, so that the sample draws the same numbers whatever else is read.
 
 RAGGED = "return a DataLoader whose collate_fn makes a batch of such samples"
-END = object()  # what `next` returns when an iterable has ended
+END = object()  # the default of `next` at the end of an iterable
 
 
 def seed_of(seed: int, *place: object) -> int:
-    """The seed under which something is read.
+    """The seed for reading one part of the data.
 
     Args:
-        place: what is read, such as ("sample", 7).
+        place: of the part, such as ("sample", 7).
 
     Returns:
         63 bits of the SHA-256 of both, as a number.
@@ -101,8 +101,8 @@ class MapStyleData:
     """A map-style data set, and the function that makes a batch of its samples.
 
     Attributes:
-        sampler: a loader's own batch sampler, whose indices say which samples there are.
-        numbers: the indices of the samples in `data`, where these are not all of them.
+        sampler: a loader's own batch sampler; the samples are those at its indices.
+        numbers: the indices of the samples in `data`; None for all.
     """
 
     data: Any
@@ -110,11 +110,11 @@ class MapStyleData:
     sampler: Any = None
     numbers: tuple[Any, ...] | None = None
 
-    def resolved(self, wanted: int, seed: int) -> MapStyleData:
-        """The same data with the `numbers` that the sampler yields, read once under seeds of the job's own.
+    def read_sampler(self, wanted: int, seed: int) -> MapStyleData:
+        """The same data with the indices of the sampler as `numbers`; the sampler is read once under seeds of the job.
 
         Args:
-            wanted: how many samples are to be chosen, which decides when the sampler is taken for endless.
+            wanted: how many samples are to be chosen, see `ReadingLimit`.
 
         Raises:
             JobError: the sampler raises, or does not end.
@@ -153,10 +153,10 @@ class MapStyleData:
 
         Args:
             length: how many samples there are, for messages.
-            seed: the job's seed; each sample draws from one of its own that follows from it.
+            seed: the job's seed, from which each sample has a seed of its own.
 
         Raises:
-            JobError: the data set raises; names the sample.
+            JobError: the data set raises; the message names the sample.
         """
         name = self.name
         for index in indices:
@@ -167,11 +167,11 @@ class MapStyleData:
             yield item
 
     def collate_any(self, items: list[Any], seed: int, first: int) -> Any:
-        """What the collate function makes of these samples.
+        """The collate function's batch of these samples.
 
         Args:
-            seed: the job's seed; the batch draws from one of its own that follows from it and from `first`.
-            first: the position of the first of them among the chosen samples.
+            seed: the job's seed, from which and from `first` the batch has a seed of its own.
+            first: the position of the first sample among the chosen samples.
 
         Raises:
             JobError: the collate function raises.
@@ -181,8 +181,8 @@ class MapStyleData:
         with calling(f"data: the collate function, given {len(items)} samples of {self.name},", remedy):
             return self.collate(items)
 
-    def numbered(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The indices in `data` of the samples at these indices; where `data` has no whole numbers, the same again."""
+    def numbers_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The indices in `data` of the samples at these indices; the same indices if `data` has other keys."""
         numbers = self.numbers
         if numbers is None or not all(isinstance(number, int) for number in numbers):
             return indices
@@ -190,7 +190,7 @@ class MapStyleData:
 
 
 def _plain_index(index: Any) -> Any:
-    """An index as an int, also where numpy or torch counted it; what is no number, such as a key, as it is."""
+    """An index of Python, numpy or torch as an int; another key as it is."""
     try:
         return operator.index(index)
     except TypeError:
@@ -199,33 +199,33 @@ def _plain_index(index: Any) -> Any:
 
 @dataclass(frozen=True)
 class IterableData:
-    """An iterable of batches; or, where `collate` is given, of lists of items, of which that makes a batch."""
+    """An iterable of batches; with `collate`, of lists of items, from each of which `collate` makes a batch."""
 
     data: Any
     collate: Callable[[list[Any]], Any] | None = None
 
     @property
     def name(self) -> str:
-        """Its class, or that of a loader's data set, for messages."""
+        """The iterable's class, or that of a loader's data set, for messages."""
         return class_name(self.data.dataset if isinstance(self.data, DataLoader) else self.data)
 
     @property
     def once(self) -> bool:
-        """Whether it can be read only once, as is the case for a generator."""
+        """Whether it can be read only once, like a generator."""
         return hasattr(self.data, "__next__")
 
     def length(self) -> int | None:
-        """How many batches it says that it has; None where it does not say it, as is usual of an iterable."""
+        """The number of batches by its `__len__`; None without one, which is usual."""
         return _length_of(self.data)
 
     def batches(self, seed: int) -> Iterator[Batch]:
         """Its batches, on the CPU, with arrays in plain tuples, lists and dicts turned into tensors; items as they are.
 
         Args:
-            seed: the job's seed; each batch draws from one of its own that follows from it.
+            seed: the job's seed, from which each batch has a seed of its own.
 
         Raises:
-            JobError: the iterable raises, or yields nothing; names the batch.
+            JobError: the iterable raises, or yields None; the message names the batch.
         """
         data = _seeded(self.data, seed_of(seed, "loader")) if isinstance(self.data, DataLoader) else self.data
         seed_draws(seed_of(seed, "begin"))
@@ -246,7 +246,7 @@ class IterableData:
 
 
 def _length_of(data: Any) -> int | None:
-    """The length that an iterable says that it has; None where it says none, or its `__len__` raises."""
+    """The length of an iterable; None if it has no `__len__`, or that raises."""
     try:
         with calling("data: len()"):
             return len(data)
@@ -255,10 +255,10 @@ def _length_of(data: Any) -> int | None:
 
 
 def _seeded(loader: DataLoader[Any], seed: int) -> DataLoader[Any]:
-    """A copy of the loader whose worker processes start anew and draw from this seed."""
+    """A copy of the loader whose worker processes are new and draw from this seed."""
     seeded = copy.copy(loader)
     seeded.generator = torch.Generator().manual_seed(seed)
-    seeded._iterator = None  # persistent workers would go on with what they drew before
+    seeded._iterator = None  # persistent workers would continue their earlier draws
     return seeded
 
 
@@ -266,7 +266,7 @@ def numpy_to_tensors(data: Any, *, keep_kinds: bool = False) -> Any:
     """The data with numpy arrays, also inside mappings, tuples and lists, as tensors that share their memory.
 
     Args:
-        keep_kinds: whether mappings of other kinds than dict stay what they are, and arrays in them too.
+        keep_kinds: whether mappings other than dict are left unchanged, with the arrays in them.
 
     Raises:
         JobError: an array does not hold numbers.
@@ -287,7 +287,7 @@ def as_rows(data: Any) -> Batch:
     """Tensors and arrays in tuples, lists and mappings as a batch of tensors on the CPU, mappings as dicts.
 
     Raises:
-        JobError: it holds something else.
+        JobError: `data` holds something else.
     """
     return map_tensors(lambda tensor: tensor.detach().cpu(), numpy_to_tensors(data))
 
@@ -297,13 +297,13 @@ def class_name(data: Any) -> str:
 
 
 def source_of(data: Any) -> Batch | MapStyleData | IterableData:
-    """Which kind of data this is.
+    """The data as one of three kinds.
 
     Returns:
-        Tensors, as one batch on the CPU that holds all samples; else the map-style data set or the iterable to read.
+        Tensors, as one batch on the CPU with all samples; else the map-style data set or the iterable to read.
 
     Raises:
-        JobError: it is none of the known kinds.
+        JobError: the data are of no known kind.
     """
     if isinstance(data, DataLoader):
         return _of_loader(data)
@@ -328,7 +328,7 @@ def source_of(data: Any) -> Batch | MapStyleData | IterableData:
 
 
 def _of_loader(loader: DataLoader[Any]) -> MapStyleData | IterableData:
-    """The data set behind a loader: the loader's own shuffling and `drop_last` would decide which samples there are."""
+    """The data set of a loader, because the loader's shuffling and `drop_last` would change the choice of samples."""
     dataset = loader.dataset
     if isinstance(dataset, IterableDataset):
         if loader.batch_size is None or loader.collate_fn is default_collate:
@@ -347,13 +347,13 @@ def _of_loader(loader: DataLoader[Any]) -> MapStyleData | IterableData:
 
 
 def collate_of(data: Any) -> Callable[[list[Any]], Any]:
-    """The function that makes a batch of items of the data: its own `collate_fn`, as loaders have one, else torch's."""
+    """The function that makes a batch of items of the data: its own `collate_fn`, if it has one, else torch's."""
     own = getattr(data, "collate_fn", None)
     return own if callable(own) else default_collate
 
 
 def _is_data_set(value: Any) -> bool:
-    """Whether it is a map-style data set or an iterable one, and no tensors."""
+    """Whether a value is a map-style or an iterable data set, and no tensors."""
     if isinstance(value, (Tensor, np.ndarray, Mapping, tuple, list)):
         return False
     return isinstance(value, (Dataset, DataLoader)) or (hasattr(value, "__getitem__") and hasattr(value, "__len__"))
@@ -374,7 +374,7 @@ class _Batches:
 
 
 def _is_list_of_tensors(data: Any) -> bool:
-    """Whether this is a short list of tensors with one first dimension: the fields of all samples, not the samples."""
+    """Whether data are a short list of tensors with one first dimension: the fields of all samples, not the samples."""
     return (
         isinstance(data, list)
         and bool(data)
@@ -386,16 +386,15 @@ def _is_list_of_tensors(data: Any) -> bool:
 def _holds_batches(data: Any) -> bool:
     """Whether a plain list holds batches (tuples of tensors with a sample dimension) rather than samples.
 
-    A field without dimensions is a label, so that what holds it is a sample.
+    A field without dimensions is a label, so its tuple is a sample.
     """
     if not isinstance(data, list) or not data:
         return False
     try:
         first = numpy_to_tensors(data[0])
         fields = [*first.values()] if isinstance(first, dict) else first
-        if isinstance(fields, (tuple, list)) and any(isinstance(each, Tensor) and not each.dim() for each in fields):
+        if isinstance(fields, (tuple, list)) and any(isinstance(t, Tensor) and not t.dim() for t in fields):
             return False
         return any(tensor.dim() > 0 for tensor in tensors_of(first))
-    except JobError:  # it holds something else: a number, as a sample with its label does, or an object of tensors
-        known = (Mapping, tuple, list)
-        return not isinstance(data[0], known) and len(tensors_in(data[0])) > 0
+    except JobError:  # it holds something else: a number, such as a label, or an object of tensors
+        return not isinstance(data[0], (Mapping, tuple, list)) and len(tensors_in(data[0])) > 0

@@ -1,4 +1,4 @@
-"""What `Problem.supervised` observes: a criterion and metrics of a model's outputs and the targets, per sample."""
+"""The `observe` of `Problem.supervised`: a criterion and metrics of a model's outputs and the targets, per sample."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from landscape.model.parameters import holds_bfloat16
 from landscape.problem.batches import Batch, Samples
 
 # ----------------------------------------------------------------------------------------------------
-# What `observe` returns.
+# The values that `observe` returns.
 
 Observe = Callable[[nn.Module, Batch], Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True)
 class Combination:
-    """An `observe` whose loss is a sum over several terms, each the mean over samples of its own: L = Σ λ·mean.
+    """An `observe` whose loss is a sum over several terms, each the mean over its own samples: L = Σ λ·mean.
 
     Args:
         observe: `observe(model, batch)` → {term: Tensor[n]}, one value per sample of the term; the numbers of samples
-            may differ, and a term of which the batch has no sample is absent.
+            may differ, and a term without samples in the batch is absent.
         factors: λ of every term.
     """
 
@@ -43,11 +43,11 @@ class Combination:
 
 
 class OtherObservables(NotRetried):
-    """`observe` returned other names than elsewhere, which another worker cannot mend."""
+    """`observe` returned other names than for another batch; on another worker it would fail again."""
 
 
 class OtherWeights(NotRetried):
-    """Samples have other weights than at another point, where the weights must not depend on the point."""
+    """Samples have other weights than at another point, although their weights must not depend on the point."""
 
 
 def ordered_names(names: Iterable[str]) -> tuple[str, ...]:
@@ -61,14 +61,14 @@ def ordered_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_observed(values: Any, count: int | None, names: Sequence[str] | None = None) -> dict[str, Tensor]:
-    """Check what `observe` returned: real tensors [count] by name, `loss` among them; returned in `ordered_names`.
+    """Check the values of `observe`: real tensors [count] by name, `loss` among them.
 
     Args:
-        count: how many samples the batch holds; None where it is as many as there are losses.
-        names: the names that it returned before, in order, `weight` last; None at the first call.
+        count: how many samples the batch holds; None if as many as there are losses.
+        names: the names of the previous calls, in order, `weight` last; None at the first call.
 
     Returns:
-        The tensors in the order of `ordered_names`; `weight` last, where there is one.
+        The tensors in the order of `ordered_names`; `weight` last, if there is one.
     """
     if not isinstance(values, Mapping):
         raise JobError(
@@ -88,19 +88,19 @@ def check_observed(values: Any, count: int | None, names: Sequence[str] | None =
             f"observe: must return the same names for every batch and point, not {quoted(list(names))} for one and "
             f"{quoted(list(returned))} for another"
         )
-    # The order is fixed because the code that follows tells the columns apart by their position.
+    # The order is fixed, as later code identifies the columns by their position.
     return {name: values[name] for name in returned}
 
 
 def check_terms(values: Any, factors: Mapping[str, float]) -> dict[str, Tensor]:
-    """Check what a `Combination` returned: real tensors [n] by the names of its terms, some of which may be absent."""
+    """Check the values of a `Combination`: real tensors [n] by the names of its terms, some of which may be absent."""
     if not isinstance(values, Mapping) or not values or not set(values) <= set(factors):
         returned = sorted(map(str, values)) if isinstance(values, Mapping) else type(values).__name__
         raise JobError(f"observe: must return a tensor for each of the terms {sorted(factors)}, not {returned}")
     for name, value in values.items():
         if not isinstance(value, Tensor) or value.dim() != 1 or value.is_complex():
-            given = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-            raise JobError(f"observe: {quoted(name)} must be a real tensor with one value per point, not {given}")
+            kind = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise JobError(f"observe: {quoted(name)} must be a real tensor with one value per point, not {kind}")
     return {name: values[name] for name in factors if name in values}
 
 
@@ -121,7 +121,7 @@ def _check_value(name: Any, value: Any, count: int) -> None:
 
 
 def _shape_remedy(shape: tuple[int, ...], count: int) -> str:
-    """How to average losses of tokens or pixels, which come flat or with more dimensions, to one value per sample."""
+    """The remedy for losses per token or pixel, flat or with more dimensions: how to average them per sample."""
     if len(shape) == 1 and count and shape[0] > count and shape[0] % count == 0:
         return f"{shape[0]} = {count} x {shape[0] // count}: average each sample, such as .view({count}, -1).mean(1)"
     if shape == (count, count):
@@ -138,8 +138,8 @@ def check_names(field: str, names: Any, *, with_loss: bool) -> None:
     """Refuse names that observables or metrics cannot have.
 
     Args:
-        field: what the user called the list; an error begins with it.
-        names: the names; they must differ from one another and from the store's own.
+        field: the name of the list, with which an error begins.
+        names: they must differ from one another and from the store's own.
         with_loss: whether 'loss' must be among them; otherwise it must not.
     """
     if isinstance(names, str) or not isinstance(names, Iterable):
@@ -171,7 +171,7 @@ def check_term_weights(weights: Any) -> None:
 
 
 def check_expected(expected: Any) -> None:
-    """Refuse what is not the expected loss of a network."""
+    """Refuse any `expected` but the loss of a network."""
     if not isinstance(expected, Mapping) or not set(expected) <= {"loss"}:
         raise JobError(f"expected: must be {{'loss': number}}, or left out, not {quoted(expected)}")
     for value in expected.values():
@@ -180,7 +180,7 @@ def check_expected(expected: Any) -> None:
 
 
 Metric = Callable[[Any, Any], Tensor]
-# Losses of one output and its target: given other shapes torch broadcasts them, and pairs outputs with foreign targets.
+# Losses of one output and its target: torch broadcasts other shapes, pairing outputs with targets of other samples.
 ELEMENTWISE_MODULES = (
     nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.PoissonNLLLoss, nn.KLDivLoss, nn.SoftMarginLoss,
 )  # fmt: skip
@@ -196,7 +196,7 @@ class Supervised:
     def __init__(self, criterion: Callable[..., Tensor], metrics: Mapping[str, Metric] | Sequence[str] | None) -> None:
         self.criterion, self._same_shape = per_sample(criterion), _is_elementwise(criterion)
         self.metrics = _named_metrics(_default_metrics(criterion) if metrics is None else metrics)
-        # Whether the loss is the negative logarithm of the probability that the target class is given.
+        # Whether the loss is the negative logarithm of the probability that the model gives the target class.
         self.classifies = bool(_default_metrics(criterion)) and getattr(criterion, "weight", None) is None
 
     def __call__(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
@@ -207,7 +207,7 @@ class Supervised:
         return values
 
     def outputs(self, model: nn.Module, batch: Batch) -> Any:
-        """What the criterion gets of the model."""
+        """The outputs of the model in the form that the criterion takes."""
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             raise JobError(
                 f"data: Problem.supervised needs batches (inputs, targets), not {type(batch).__name__}; "
@@ -224,7 +224,7 @@ class Supervised:
 
 
 def _of_samples(field: str, function: Callable[..., Any], values: Any) -> Any:
-    """What a criterion or metric returned, unless that is one number for the whole batch."""
+    """The values of a criterion or metric; one number for the whole batch is refused."""
     if isinstance(values, Tensor) and values.dim() == 0:
         name = getattr(function, "__name__", type(function).__name__)
         raise JobError(
@@ -235,31 +235,31 @@ def _of_samples(field: str, function: Callable[..., Any], values: Any) -> Any:
 
 
 def for_loss(model: nn.Module, outputs: Any) -> Any:
-    """The outputs in float32 where a model that holds weights in bfloat16 returns bfloat16, else as they are.
+    """The outputs, in float32 if a model with weights in bfloat16 returns bfloat16.
 
     A loss computed in bfloat16 has three digits. torch's own losses compute in float32 under autocast; a criterion of
-    the user's own may not.
+    the user may not.
     """
     rounded = isinstance(outputs, Tensor) and outputs.dtype is torch.bfloat16
     return outputs.float() if rounded and holds_bfloat16(model) else outputs
 
 
 def _is_elementwise(criterion: Callable[..., Tensor]) -> bool:
-    """Whether it is one of torch's elementwise losses; not a subclass, which may compare what it likes."""
+    """Whether it is one of torch's elementwise losses; a subclass is not, since it may compare other parts."""
     function = criterion.func if isinstance(criterion, partial) else criterion
     return type(criterion) in ELEMENTWISE_MODULES or function in ELEMENTWISE_FUNCTIONS
 
 
 def _refuse_other_shape(outputs: Any, targets: Any) -> None:
-    """Refuse targets that torch would broadcast against the outputs; from shapes alone, so it waits for no device."""
+    """Refuse targets that torch would broadcast against the outputs; reads shapes alone, so it waits for no device."""
     if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor) or outputs.shape == targets.shape:
         return
     remedy = "give one target for each output"
     if outputs.numel() == targets.numel():
-        more = targets.dim() - outputs.dim()
-        remedy = "unsqueeze them" if more < 0 else "squeeze them" if more > 0 else "reshape them"
-    expected, given = (_shape_in_words(tensor, targets.shape[:1]) for tensor in (outputs, targets))
-    raise JobError(f"data: targets must have the shape of the outputs {expected}, not {given}; {remedy}")
+        extra = targets.dim() - outputs.dim()
+        remedy = "unsqueeze them" if extra < 0 else "squeeze them" if extra > 0 else "reshape them"
+    expected, actual = (_shape_in_words(tensor, targets.shape[:1]) for tensor in (outputs, targets))
+    raise JobError(f"data: targets must have the shape of the outputs {expected}, not {actual}; {remedy}")
 
 
 def _shape_in_words(tensor: Tensor, samples: torch.Size) -> str:
@@ -279,8 +279,8 @@ def mean_per_sample(values: Tensor) -> Tensor:
 def per_sample(criterion: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """The criterion without its reduction over samples.
 
-    A loss module is copied and its `reduction` set to "none"; a function that has the option is called with it; any
-    other function is returned as it is.
+    A loss module is copied and its `reduction` set to "none"; a function with that option is called with "none"; any
+    other function is returned unchanged.
 
     Example:
         >>> import torch
@@ -354,15 +354,15 @@ def _named_metrics(metrics: Mapping[str, Any] | Sequence[str]) -> dict[str, Metr
 
 
 # ----------------------------------------------------------------------------------------------------
-# The loss of guessing: that of a classifier that only knows how frequent each class is.
+# The loss of guessing: of a classifier that only knows the frequencies of the classes.
 
-# Samples of each class, on average. The entropy of n labels of K classes is about (K − 1)/2n below that of all labels
-# (Miller 1955), with so many by a tenth; of 64 samples of 1,000 classes it is 4.1, and guessing loses 6.9.
+# Samples per class, on average. The entropy of n labels of K classes is about (K − 1)/2n below that of all labels
+# (Miller 1955): by 0.1 with 5 per class. For 64 samples of 1,000 classes it is 4.1, and the loss of guessing is 6.9.
 LEAST_PER_CLASS = 5
 
 
 def guessing_of(observe: Any, samples: Samples) -> float | None:
-    """The loss of the best constant guess; None where it is not known, as of what is no classification."""
+    """The loss of the best constant guess; None if unknown, as for a problem that is no classification."""
     rows = samples.rows
     if not isinstance(observe, Supervised) or not observe.classifies or not isinstance(rows, (tuple, list)):
         return None
@@ -371,12 +371,12 @@ def guessing_of(observe: Any, samples: Samples) -> float | None:
 
 
 def loss_of_guessing(labels: torch.Tensor) -> float | None:
-    """The entropy of labels, those below 0 left out; None of a single class, and of few samples for their classes."""
-    known = labels[labels >= 0].long()
-    if known.numel() and int(known.max()) < known.numel():  # counted without sorting, in no more memory than they take
-        counts = torch.bincount(known)
+    """The entropy of the labels that are not negative; None for a single class, or too few samples per class."""
+    classes = labels[labels >= 0].long()
+    if classes.numel() and int(classes.max()) < classes.numel():  # then the counts take no more memory than the labels
+        counts = torch.bincount(classes)
     else:
-        counts = torch.unique(known, return_counts=True)[1]
+        counts = torch.unique(classes, return_counts=True)[1]
     counts = counts[counts > 0].double()
     if len(counts) < 2 or counts.sum() < LEAST_PER_CLASS * len(counts):
         return None

@@ -1,4 +1,4 @@
-"""What `Problem.terms` observes: the losses of several terms, each at points of its own, with derivatives of inputs."""
+"""`Problem`, the value that a callback returns; and losses of several terms, each at points of its own."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from landscape.problem.supervised import (
 from landscape.surface.derived import check_derived
 
 # ----------------------------------------------------------------------------------------------------
-# One set of points for every term of a loss.
+# Losses of several terms, with one set of points for every term.
 
 
 @dataclass(frozen=True)
 class PointData:
-    """What `Problem.data` holds for a loss of several terms: all points of every term, by its name."""
+    """The `Problem.data` of a loss of several terms: all points of every term, by its name."""
 
     sets: Mapping[str, Batch]
 
@@ -53,13 +53,13 @@ class PointData:
 
 @dataclass(frozen=True)
 class PointSets(Samples):
-    """Points by the name of their term. Batch k takes the points [k·B, (k+1)·B) of every set that has some left."""
+    """Points by the name of their term. Batch k holds the points [k·B, (k+1)·B) of every set that has that many."""
 
     sets: Mapping[str, Batch]
 
     @property
     def length(self) -> int:
-        """The number of points of the largest set: batches go on until it is used up."""
+        """The number of points of the largest set, which is the last to be used up by batches."""
         return max(self.sizes.values())
 
     @property
@@ -85,7 +85,7 @@ class PointSets(Samples):
         }
 
     def count(self, start: int, stop: int, batch: Batch) -> None:
-        """None: every term has a number of its own."""
+        """None: every term has its own number of points."""
 
     def few(self, count: int) -> PointSets:
         """The first `count` points of every set."""
@@ -116,26 +116,26 @@ class Terms:
     functions: Mapping[str, Residual]
 
     def __call__(self, model: nn.Module, batch: Mapping[str, Batch]) -> dict[str, Tensor]:
-        """The losses [n] of every term of which the batch has points."""
+        """The losses [n] of every term with points in the batch."""
         return {name: self._losses(name, model, points) for name, points in batch.items()}
 
     def _losses(self, name: str, model: nn.Module, points: Batch) -> Tensor:
-        """The losses of one term; its graph is freed before the next one is made, unless the caller takes gradients."""
-        wanted = torch.is_grad_enabled()
+        """The losses of one term; unless the caller takes gradients, its graph is freed before the next is made."""
+        takes_gradients = torch.is_grad_enabled()
         with torch.enable_grad():
             losses = self.functions[name](model, map_tensors(_differentiable, points))
-        count = tensors_of(points)[0].shape[0]  # not by a set of lengths: they are symbols while it is exported
+        count = tensors_of(points)[0].shape[0]  # not from `batch_length`: during export, lengths are symbols
         if not isinstance(losses, Tensor) or not losses.dim() or losses.shape[0] != count:
             returned = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
             raise JobError(
                 f"terms: the function of {quoted(name)} must return a loss per point, shape ({count},), not "
                 f"{returned}; do not average over the points"
             )
-        return mean_per_sample(losses if wanted else losses.detach())
+        return mean_per_sample(losses if takes_gradients else losses.detach())
 
 
 def _differentiable(points: Tensor) -> Tensor:
-    """The same numbers as a leaf that derivatives are taken with respect to; whole numbers stay what they are."""
+    """The same numbers as a leaf for derivatives with respect to them; whole numbers have none."""
     return points.detach().requires_grad_(points.is_floating_point())
 
 
@@ -143,30 +143,30 @@ def parse_terms(terms: Any) -> tuple[PointData, Terms, dict[str, float]]:
     """The points, the functions and the weights of `Problem.terms`.
 
     Raises:
-        JobError: a term is not (points, function, weight), has no points, or a name or weight that cannot be.
+        JobError: a term is not (points, function, weight), has no points, or an impossible name or weight.
     """
     if not isinstance(terms, Mapping):
         raise JobError(f"terms: must be a dict {{name: (points, function, weight)}}, not {type(terms).__name__}")
     for name, term in terms.items():
         if not isinstance(term, (tuple, list)) or len(term) not in (2, 3):
-            what = f"{len(term)} values" if isinstance(term, (tuple, list)) else type(term).__name__
-            raise JobError(f"terms: {quoted(name)} must be (points, function, weight), not {what}")
+            kind = f"{len(term)} values" if isinstance(term, (tuple, list)) else type(term).__name__
+            raise JobError(f"terms: {quoted(name)} must be (points, function, weight), not {kind}")
         if not callable(term[1]):
             raise JobError(
                 f"terms: the function of {quoted(name)} must be function(model, points) -> Tensor[n], not "
                 f"{quoted(term[1])}; give (points, function, weight) in this order"
             )
-    given = {name: term[2] if len(term) == 3 else 1.0 for name, term in terms.items()}
-    check_term_weights(given)
-    weights = {name: float(weight) for name, weight in given.items()}
+    factors = {name: term[2] if len(term) == 3 else 1.0 for name, term in terms.items()}
+    check_term_weights(factors)
+    weights = {name: float(factor) for name, factor in factors.items()}
     points = PointData({name: _points(name, term[0]) for name, term in terms.items()})
     return points, Terms({name: term[1] for name, term in terms.items()}), weights
 
 
-def _points(name: str, given: Any) -> Batch:
+def _points(name: str, value: Any) -> Batch:
     """The points of a term as tensors on the CPU that share their first dimension."""
     try:
-        points = as_rows(given)
+        points = as_rows(value)
         count = batch_length(points)
     except JobError as error:
         raise JobError(f"terms: the points of {quoted(name)}: {str(error).removeprefix('data: ')}") from None
@@ -183,7 +183,7 @@ def _points(name: str, given: Any) -> Batch:
 
 @dataclass(frozen=True)
 class Problem:
-    """What a landscape is computed of.
+    """The model, the data and the observables of a landscape.
 
     Each classmethod builds one common kind of problem and only chooses `observe`.
 
@@ -194,16 +194,16 @@ class Problem:
             a `DataLoader`, or an iterable of batches. A batch of a loader is what its `collate_fn` returns, of any
             structure.
         observe: `observe(model, batch)` → {"loss": Tensor[N], …}, one value per sample of the batch; `loss` is
-            required. It must use the model that it is given. It runs under `torch.no_grad`; a function that needs
+            required. It must use the model in its argument. It runs under `torch.no_grad`; a function that needs
             derivatives with respect to its inputs (a physics-informed network) opens `torch.enable_grad` itself.
-        observables: the names that `observe` returns. They are needed only where `observe` runs on GPUs alone and the
+        observables: the names that `observe` returns. They are needed only if `observe` runs on GPUs alone and the
             driver's machine has none: a job with `device: cuda` then leaves the first evaluation to the workers.
-        length: `length(batch)`, the number of samples of a batch, where its structure does not tell.
-        term_weights: name → λ, where the loss is Σ λ·mean of several terms; `observe` then returns the losses of each
+        length: `length(batch)`, the number of samples of a batch, if its structure does not tell.
+        term_weights: name → λ, if the loss is Σ λ·mean of several terms; `observe` then returns the losses of each
             term by its name, [n] each, and no `loss`. `Problem.terms` builds such a problem.
         derived: name → formula, for surfaces that follow from the mean of an observable: {"perplexity": "exp(loss)"}.
-        expected: {"loss": what the network's mean loss is known to be}, from a paper or an evaluation of one's own;
-            `landscape check` compares the loss at the centre with it. It changes no value.
+        expected: {"loss": the known mean loss of the network}, from a paper or an evaluation of your own; `landscape
+            check` compares the loss at the centre with it. It changes no value.
 
     Raises:
         JobError: a name cannot be stored or is given twice, a term's weight is not positive, a formula is unknown,

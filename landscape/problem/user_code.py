@@ -1,4 +1,4 @@
-"""Calls code of the user's in the job's folder, and turns whatever it raises into one line that names the place."""
+"""Calls the user's code in the job's folder, and turns its exceptions into one line that names the place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from landscape.core.errors import JobError, LandscapeError, flat, message_of, one_line
 
-# The folders that files of a traceback lie in: of this project, of Python's own library, of installed libraries.
+# Folders of files in a traceback: this project, Python's own library, installed libraries.
 PACKAGE = Path(__file__).parents[1]
 OURS = (str(PACKAGE), str(PACKAGE.parent / "cluster"))
 STANDARD = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
@@ -26,11 +26,11 @@ PLACE = re.compile(r'^ *File "([^"\n]+)", line (\d+)', re.MULTILINE)
 
 
 @contextlib.contextmanager
-def calling(what: str, remedy: str = "") -> Iterator[None]:
-    """Turn whatever the block raises into one line; our own errors pass as they are.
+def calling(subject: str, remedy: str = "") -> Iterator[None]:
+    """Turn an exception of the block into one line; our own errors pass unchanged.
 
     Args:
-        what: what the block does, as the beginning of the message: 'data: sample 7 of Images'.
+        subject: the beginning of the message: 'data: sample 7 of Images'.
 
     Raises:
         JobError: the block raised, or asked to end the process.
@@ -46,19 +46,19 @@ def calling(what: str, remedy: str = "") -> Iterator[None]:
     except LandscapeError:
         raise
     except (Exception, SystemExit, GeneratorExit) as cause:
-        raise JobError(f"{what} {in_words(cause)}{remedy and '; ' + remedy}") from cause
+        raise JobError(f"{subject} {in_words(cause)}{remedy and '; ' + remedy}") from cause
 
 
 class Exited(RuntimeError):
-    """User code asked to end the process, as `sys.exit(0)` does.
+    """User code asked to end the process, for example by `sys.exit(0)`.
 
-    It is an ordinary exception, so that such an end is never taken for success.
+    It is an ordinary exception, so that such an end is never mistaken for success.
     """
 
 
 @contextlib.contextmanager
 def kept_alive() -> Iterator[None]:
-    """Turn what user code raises to end the process, such as `SystemExit`, into an exception; Ctrl-C passes as it is.
+    """Turn an attempt of user code to end the process, such as `SystemExit`, into an exception; Ctrl-C passes.
 
     Raises:
         Exited: the block asked to end the process.
@@ -72,7 +72,7 @@ def kept_alive() -> Iterator[None]:
 
 
 def in_words(error: BaseException) -> str:
-    """What user code did, and where: 'raised ValueError: no such file (data.py:12)'."""
+    """The failure of user code and its place, in words: 'raised ValueError: no such file (data.py:12)'."""
     if isinstance(error, Exited):
         return message_of(error)
     place = user_line(error)
@@ -90,16 +90,16 @@ def in_words(error: BaseException) -> str:
 
 
 def cause_of_failure(error: BaseException) -> str:
-    """The cause of a failed task: 'Type: message', or words where the type would tell the user nothing."""
+    """The cause of a failed task: 'Type: message', or words if the type means nothing to the user."""
     return in_words(error) if isinstance(error, (Exited, RecursionError, MemoryError)) else one_line(error)
 
 
 def user_line(error: BaseException) -> str:
-    """The line of code to look at, as 'file:line'; empty where there is none.
+    """The line of code to look at, as 'file:line'; empty if there is none.
 
-    It is the innermost line of the user's own files that the exception came through. Where the user's code is itself
-    installed among the libraries, it is the outermost installed line, the one that was called from here. Lines of
-    torch are never named: torch complains of what it was given.
+    It is the innermost line of the user's own files in the traceback. If the user's code is itself installed among the
+    libraries, it is the outermost installed line, the one that was called from here. Lines of torch are never named:
+    torch reports a fault of its caller.
     """
     lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     lines += [(file, int(line)) for file, line in PLACE.findall(_text(error))]
@@ -126,17 +126,17 @@ def _text(error: BaseException) -> str:
 def in_folder(folder: Path) -> Iterator[None]:
     """Run the block with this folder as the working directory, if there is such a folder.
 
-    The working directory belongs to the whole process, so other threads see this one meanwhile. Entries of `sys.path`
-    that are relative to the caller's directory still work.
+    The working directory belongs to the whole process: other threads see the change too. Entries of `sys.path` that are
+    relative to the caller's directory still work.
     """
     try:
         before = os.getcwd()
-    except OSError:  # the directory was deleted, so nothing can be relative to it
+    except OSError:  # the directory was deleted: nothing can be relative to it
         before = ""
     if before == str(folder) or not folder.is_dir():
         yield
         return
-    tempfile.gettempdir()  # resolves a relative TMPDIR, once and for all, while the directory is still the caller's
+    tempfile.gettempdir()  # resolves and caches a relative TMPDIR while the directory is still the caller's
     relative = {os.path.join(before, entry): entry for entry in sys.path if not os.path.isabs(entry)} if before else {}
     sys.path[:] = [entry if os.path.isabs(entry) else os.path.join(before, entry) for entry in sys.path]
     os.chdir(folder)

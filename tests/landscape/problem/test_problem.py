@@ -22,7 +22,7 @@ from landscape.compute.prepare import prepare
 from landscape.core.plan import Plan
 from landscape.evaluation.evaluator import Evaluator
 from landscape.job.job import Job
-from landscape.problem.batches import batch_length, map_tensors, samples_digest, split_batches, tensors_of
+from landscape.problem.batches import batch_edges, batch_length, map_tensors, samples_digest, tensors_of
 from landscape.problem.callback import import_callback, load_problem
 from landscape.problem.supervised import check_observed
 
@@ -251,7 +251,8 @@ def test_data_of_no_known_kind_is_refused_in_words(case):
 
 @given(count=st.integers(1, 200), size=st.integers(1, 64))
 def test_batches_hold_every_sample_once_and_differ_by_one_at_most(count, size):
-    found = split_batches(torch.arange(count), size)
+    samples = torch.arange(count)
+    found = [samples[start:stop] for start, stop in batch_edges(count, size)]
     assert torch.cat(found).tolist() == list(range(count))
     lengths = {len(each) for each in found}
     assert max(lengths) <= size
