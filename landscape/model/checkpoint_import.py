@@ -1,4 +1,4 @@
-"""Makes existing checkpoints the trajectory of a run: puts them in order, checks them, and writes them as snapshots."""
+"""Makes existing checkpoints the trajectory of a run: orders them, checks them, and writes them as snapshots."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ from landscape.model.weight_files import load_weights, read_about
 log = logging.getLogger("landscape")
 
 # ----------------------------------------------------------------------------------------------------
-# The epoch or step of each checkpoint: by the numbers in its name, else by what it holds.
+# The epoch or step of each checkpoint: from the numbers in its name, else from its content.
 
 STEP_WORDS = ("step", "steps", "iter", "iters", "iteration", "iterations", "it", "update", "updates", "globalstep")
 EPOCH_WORDS = ("epoch", "epochs", "ep")
 OTHER_WORDS = ("ckpt", "checkpoint", "chkpt", "model", "weights", "state", "snapshot", "")
-# The keys under which Lightning, transformers, detectron2, fairseq and hand-written loops keep a step or an epoch.
+# The keys of a step or an epoch in Lightning, transformers, detectron2, fairseq and hand-written loops.
 STEP_KEYS = ("global_step", "step", "iteration", "iter", "num_updates", "steps", "n_iter", "it")
 EPOCH_KEYS = ("epoch", "epochs", "current_epoch")
 LARGEST = 10**15 - 1  # the name of a snapshot holds 15 digits
 LEVELS = 3  # the name of the file, of its folder, and of the folder above
-# A whole number with the word before and after it: `epoch=3-step=1200`, `60_steps`. Parts of 1.5, 2k or 1e5 are none.
+# A whole number with the words around it: `epoch=3-step=1200`, `60_steps`. Parts of 1.5, 2k or 1e5 do not match.
 _NUMBER = re.compile(
     r"(?P<before>[A-Za-z]*)[_\-= .]*(?<!\d)(?<!\d[.eE])(?P<number>\d{1,15})(?!\d|\.\d|[kKmMbBeE](?![A-Za-z]))"
     r"(?:(?=[_\-]?(?P<after>[A-Za-z]+)(?![A-Za-z]|[_\-= ]*\d)))?"
 )
-# A number in a name is known by its word, and by how many numbers with that word stand before it.
+# A number in a name is identified by its word, and by how many numbers with that word precede it.
 Key = tuple[str, int]
 
 
@@ -61,9 +61,9 @@ class Numbers:
     """The numbers of checkpoints.
 
     Args:
-        numbers: the number of each checkpoint, in the order in which the checkpoints were given.
-        unit: what the numbers count.
-        source: where they come from: "name", "inside" the files, or "order": 1, 2, 3, … because nothing tells them.
+        numbers: the number of each checkpoint, in the given order of the checkpoints.
+        unit: of the numbers.
+        source: "name", "inside" the files, or "order": 1, 2, 3, … because neither has numbers.
     """
 
     numbers: tuple[int, ...]
@@ -72,15 +72,15 @@ class Numbers:
 
 
 def numbers_from_names(files: Sequence[Path], unit: Unit | None = None) -> Numbers | None:
-    """The numbers that tell these files apart by their names.
+    """The numbers by which the names of these files differ.
 
-    The names of the files are looked at; where these are all alike, the names of their folders.
+    The names of the files are used; if they are all equal, the names of their folders.
 
     Args:
-        unit: what the numbers count; None takes what the names call them, else steps.
+        unit: of the numbers; None takes the word in the names, else steps.
 
     Returns:
-        The numbers; None where the names hold none that tells the files apart, or several that might be meant.
+        The numbers; None if the names have no number by which they differ, or several candidates.
 
     Example:
         >>> numbers_from_names([Path("ckpt_0.pt"), Path("ckpt_60.pt")])
@@ -92,13 +92,13 @@ def numbers_from_names(files: Sequence[Path], unit: Unit | None = None) -> Numbe
         names = [_name(file, level) for file in files]
         numbers = [_numbers_in(name) for name in names]
         if len(set(names)) > 1 or (len(files) == 1 and numbers[0]):
-            # In the name of a single file, or of a folder, any number may mean anything: lenet5.pt, seed2/.
+            # In the name of a single file, or of a folder, a number without a known word may mean anything: lenet5.pt.
             return _from_words(numbers, unit, any_word=level == 0 and len(files) > 1, bare=level == 0 or len(files) > 1)
     return None
 
 
 def _name(file: Path, level: int) -> str:
-    """The name of the file without an ending such as .pt (level 0), or of the folder that many levels above it."""
+    """The name of the file without a suffix such as .pt (level 0), or of the folder `level` levels above it."""
     if level == 0:
         return file.stem if re.fullmatch(r"\.[A-Za-z]+", file.suffix) else file.name
     parents = list(file.absolute().parents)
@@ -111,19 +111,20 @@ def _numbers_in(name: str) -> dict[Key, int]:
     for match in _NUMBER.finditer(name):
         before, after = match["before"].lower(), (match["after"] or "").lower()
         word = after if before not in (*STEP_WORDS, *EPOCH_WORDS) and after in (*STEP_WORDS, *EPOCH_WORDS) else before
-        numbers[word, sum(known == word for known, _ in numbers)] = int(match["number"])
+        numbers[word, sum(other == word for other, _ in numbers)] = int(match["number"])
     return numbers
 
 
 def _from_words(names: Sequence[Mapping[Key, int]], unit: Unit | None, *, any_word: bool, bare: bool) -> Numbers | None:
-    """The numbers under the one word that tells the files apart: a step's, else an epoch's, else a checkpoint's.
+    """The numbers under the one word by which the files differ: a step's, else an epoch's, else a checkpoint's.
 
     Args:
-        unit: see `numbers_from_names`; where it is "epoch", words of epochs come before those of steps.
-        any_word: whether a word that means nothing to us serves as well, as the last choice.
+        unit: see `numbers_from_names`; if it is "epoch", words of epochs come before those of steps.
+        any_word: whether an unknown word may be used, as the last choice.
+        bare: whether a number without a word may be used.
     """
     if all(len(numbers) == 1 for numbers in names) and len({key for numbers in names for key in numbers}) > 1:
-        # One number in each name, with words that differ, as in a_0 and b_60: the words tell nothing.
+        # One number in each name, with different words, as in a_0 and b_60: ignore the words.
         names = [dict.fromkeys([("", 0)], *numbers.values()) for numbers in names]
     telling = [
         key
@@ -131,9 +132,9 @@ def _from_words(names: Sequence[Mapping[Key, int]], unit: Unit | None, *, any_wo
         if all(key in numbers for numbers in names) and _all_differ([numbers[key] for numbers in names])
     ]
     ranks: list[tuple[tuple[str, ...], Unit]] = [(STEP_WORDS, "step"), (EPOCH_WORDS, "epoch")]
-    known = tuple(word for word in OTHER_WORDS if word or bare)
+    familiar = tuple(word for word in OTHER_WORDS if word or bare)
     anything = tuple({word for word, _ in telling}) if any_word else ()
-    for words, counted in [*(ranks if unit != "epoch" else reversed(ranks)), (known, "step"), (anything, "step")]:
+    for words, counted in [*(ranks if unit != "epoch" else reversed(ranks)), (familiar, "step"), (anything, "step")]:
         fitting = [key for key in telling if key[0] in words]
         if fitting:
             values = tuple(numbers[fitting[0]] for numbers in names)
@@ -146,14 +147,14 @@ def _all_differ(numbers: Sequence[int]) -> bool:
 
 
 def numbers_from_inside(checkpoints: Sequence[Mapping[str, Any]], unit: Unit | None = None) -> Numbers | None:
-    """The step, else the epoch, that every one of these checkpoints holds, a different one each.
+    """The step, else the epoch, in each of these checkpoints, if all have one and all differ.
 
     Args:
-        checkpoints: what each checkpoint holds besides its weights (see `weight_files.read_about`).
-        unit: what the numbers count; None takes what the checkpoints call them.
+        checkpoints: the entries of each checkpoint beside its weights (see `weight_files.read_about`).
+        unit: of the numbers; None takes the key in the checkpoints.
 
     Returns:
-        The numbers; None where a checkpoint holds none, or two hold the same.
+        The numbers; None if a checkpoint has none, or two have the same.
 
     Example:
         >>> numbers_from_inside([{"epoch": 1}, {"epoch": 4}])
@@ -162,15 +163,15 @@ def numbers_from_inside(checkpoints: Sequence[Mapping[str, Any]], unit: Unit | N
     ranks: list[tuple[tuple[str, ...], Unit]] = [(STEP_KEYS, "step"), (EPOCH_KEYS, "epoch")]
     for keys, counted in ranks if unit != "epoch" else reversed(ranks):
         for key in keys:
-            numbers = [number_held(checkpoint.get(key)) for checkpoint in checkpoints]
-            known = [number for number in numbers if number is not None]
-            if len(known) == len(checkpoints) and _all_differ(known):
-                return Numbers(tuple(known), unit or counted, "inside")
+            numbers = [whole_number_in(checkpoint.get(key)) for checkpoint in checkpoints]
+            present = [number for number in numbers if number is not None]
+            if len(present) == len(checkpoints) and _all_differ(present):
+                return Numbers(tuple(present), unit or counted, "inside")
     return None
 
 
-def number_held(value: Any) -> int | None:
-    """The epoch or step that a value holds: a whole number, a tensor of one element, or digits; None for others."""
+def whole_number_in(value: Any) -> int | None:
+    """The epoch or step in a value: a whole number, a tensor of one element, or digits; None for other values."""
     if getattr(value, "numel", lambda: 0)() == 1:
         value = value.item()
     if isinstance(value, str) and re.fullmatch(r"\d{1,15}", value):
@@ -180,7 +181,7 @@ def number_held(value: Any) -> int | None:
 
 
 def refuse_unclear(files: Sequence[Path]) -> None:
-    """Refuse files whose names differ in their numbers, and which still cannot be put in order."""
+    """Refuse files whose names differ in their numbers, but do not decide an order."""
     names = [_name(file, 0) for file in files]
     digits = [tuple(re.findall(r"\d+", name)) for name in names]
     if len(set(digits)) == 1 and (len(set(names)) == len(names) or not digits[0]):
@@ -191,8 +192,8 @@ def refuse_unclear(files: Sequence[Path]) -> None:
         raise JobError(f"checkpoints: {quoted(without.name)} has no number in its name, and others have; {remedy}")
     shared = [numbers for numbers, count in Counter(digits).items() if count > 1]
     if shared:
-        one, other = [file for file, numbers in zip(files, digits, strict=True) if numbers == shared[0]][:2]
-        raise JobError(f"checkpoints: {quoted(str(one))} and {quoted(str(other))} share their number; {remedy}")
+        first, second = [file for file, numbers in zip(files, digits, strict=True) if numbers == shared[0]][:2]
+        raise JobError(f"checkpoints: {quoted(str(first))} and {quoted(str(second))} share their number; {remedy}")
     raise JobError(
         f"checkpoints: it cannot be told which number in names like {quoted(files[0].name)} counts; {remedy}"
     )
@@ -210,28 +211,28 @@ def import_checkpoints(
     order: Order = "auto",
     overwrite: bool = False,
 ) -> Trajectory:
-    """Make existing checkpoints the trajectory of `run`; where that fails the run stays as it was.
+    """Make existing checkpoints the trajectory of `run`; if that fails, the run is unchanged.
 
-    The checkpoints are put in the order of the number that tells their names apart (`ckpt_0.pt`, `ckpt_60.pt`, …, else
-    that of their folders: `checkpoint-500/model.safetensors`), and keep it: step 0, step 60. Of several such numbers
-    one named a step counts, then one named an epoch. Where the names tell nothing, the step or epoch inside the files
-    does (`global_step`, `step`, `iteration`, `epoch`, …). Where no name has a number and no file a step, they are
-    numbered 1, 2, 3, … as they were given, with a warning. Where that is unclear, the import is refused.
+    The checkpoints are ordered by the number in which their names differ (`ckpt_0.pt`, `ckpt_60.pt`, …, else those of
+    their folders: `checkpoint-500/model.safetensors`), and keep it: step 0, step 60. Of several such numbers, one named
+    a step counts, then one named an epoch. If the names have none, the step or epoch inside the files counts
+    (`global_step`, `step`, `iteration`, `epoch`, …). If the files have none either, they are numbered 1, 2, 3, … in the
+    given order, with a warning. If the order is unclear, the import is refused.
 
     Args:
         paths: the checkpoints: files of safetensors or `torch.save`.
-        run: the run's folder or URL; it is made if need be.
-        unit: what the numbers count, "epoch" or "step". Default: what the names or files call them, else steps; epochs
-            where the checkpoints are numbered as given.
-        order: "given" numbers the files 1, 2, 3, … as they are given, whatever they are called.
-        overwrite: replace the trajectory that the run holds.
+        run: the run's folder or URL; it is made if it does not exist.
+        unit: of the numbers, "epoch" or "step". Default: the word in the names or files, else steps; epochs if the
+            checkpoints are numbered in the given order.
+        order: "given" numbers the files 1, 2, 3, … in the given order, whatever their names.
+        overwrite: whether to replace the trajectory of the run.
 
     Returns:
         The trajectory that the run now holds.
 
     Raises:
         NotFoundError: a file does not exist.
-        JobError: a file is no checkpoint, two differ in names or shapes, their order cannot be told, or the run has a
+        JobError: a file is no checkpoint, two differ in names or shapes, their order is unclear, or the run has a
             trajectory already.
         LandscapeError: the run cannot be written, or a file changed meanwhile.
     """
@@ -251,10 +252,10 @@ def import_checkpoints(
     _refuse_twice(files)
     shapes = _refuse_different(files)
     numbers = _numbers(files, unit, order)
-    known = read_info(folder)
-    # A history belongs to the snapshots that were collected with it, not to those that were imported.
-    history = HISTORY_FILE if not existing or "imported" in known else None
-    _write(folder, files, numbers, shapes, {} if overwrite else known, history)
+    info = read_info(folder)
+    # A history belongs to the snapshots that were collected with it, not to imported ones.
+    history = HISTORY_FILE if not existing or "imported" in info else None
+    _write(folder, files, numbers, shapes, {} if overwrite else info, history)
     return read_trajectory(run)
 
 
@@ -274,20 +275,20 @@ def _write(
     files: Sequence[Path],
     numbers: Numbers,
     shapes: Mapping[str, tuple[int, ...]],
-    known: Mapping[str, Any],
+    previous: Mapping[str, Any],
     history: str | None,
 ) -> None:
-    """Put these checkpoints, as snapshots, in place of the trajectory that the run holds.
+    """Replace the trajectory of the run by these checkpoints, written as snapshots.
 
     Args:
-        shapes: the shape of each of their tensors; a file that has others by now is refused.
-        known: what of run.json stays.
+        shapes: of their tensors; a file that has other shapes by now is refused.
+        previous: the entries of run.json that stay.
         history: HISTORY_FILE to keep the history, None to remove it.
     """
     numbered = sorted(zip(numbers.numbers, files, strict=True))
     labels = _labels(files)
     sources = [labels[file] for _, file in numbered]
-    info = {**_imported_info(len(shapes)), **known, "imported": sources, "unit": numbers.unit}
+    info = {**_imported_info(len(shapes)), **previous, "imported": sources, "unit": numbers.unit}
     remove_leftovers(folder)
     with staging(folder) as staged:
         written = []
@@ -299,7 +300,7 @@ def _write(
 
 
 def _numbers(files: Sequence[Path], unit: Unit | None, order: Order) -> Numbers:
-    """The number of each file, in the order in which the files were given."""
+    """The number of each file, in the given order of the files."""
     by_name = numbers_from_names(files, unit)
     as_given = Numbers(tuple(range(1, len(files) + 1)), unit or "epoch", "order")
     if order == "given":
@@ -320,7 +321,7 @@ def _numbers(files: Sequence[Path], unit: Unit | None, order: Order) -> Numbers:
 
 
 def _warn_of_falling(files: Sequence[Path], numbers: Sequence[int]) -> None:
-    """Warn of the first file that, in the order given, comes after one with a higher or the same number."""
+    """Warn about the first file that follows one with a higher or the same number in the given order."""
     for k in range(1, len(files)):
         if numbers[k] <= numbers[k - 1]:
             log.warning(
@@ -332,9 +333,9 @@ def _warn_of_falling(files: Sequence[Path], numbers: Sequence[int]) -> None:
 
 
 def _labels(files: Sequence[Path]) -> dict[Path, str]:
-    """The name under which the run records each file: its own, with that of its folder where two names are alike."""
-    alike = len({file.name for file in files}) < len(files)
-    labels = {file: "/".join(file.absolute().parts[-2:]) if alike else file.name for file in files}
+    """The name under which the run records each file: its own, after that of its folder if two files have one name."""
+    is_ambiguous = len({file.name for file in files}) < len(files)
+    labels = {file: "/".join(file.absolute().parts[-2:]) if is_ambiguous else file.name for file in files}
     # A file's name may be any bytes, and JSON holds text only.
     return {file: os.fsencode(label).decode(errors="backslashreplace") for file, label in labels.items()}
 
@@ -348,10 +349,10 @@ def _refuse_missing(files: Iterable[Path]) -> None:
 def _refuse_twice(files: Iterable[Path]) -> None:
     first_named: dict[Path, Path] = {}
     for file in files:
-        other = first_named.setdefault(file.resolve(), file)
-        if other is not file:
+        earlier = first_named.setdefault(file.resolve(), file)
+        if earlier is not file:
             raise JobError(
-                f"checkpoints: {quoted(str(file))} and {quoted(str(other))} are one file; leave one of them out"
+                f"checkpoints: {quoted(str(file))} and {quoted(str(earlier))} are one file; leave one of them out"
             )
 
 
@@ -378,16 +379,16 @@ def _refuse_different(files: Sequence[Path]) -> dict[str, tuple[int, ...]]:
                 f"checkpoints: must be of one network, but {quoted(str(file))} {difference} in "
                 f"{quoted(str(files[0]))}; leave one of them out"
             )
-        for what, name in _unusual(state).items():
-            unusual.setdefault(what, []).append(f"{quoted(name)} of {quoted(file.name)}")
-    for what, places in unusual.items():
-        more = f", and in {len(places) - 1} more files" if len(places) > 1 else ""
-        log.warning("import: %s in %s%s; imported as it is", what, places[0], more)
+        for kind, name in _unusual(state).items():
+            unusual.setdefault(kind, []).append(f"{quoted(name)} of {quoted(file.name)}")
+    for kind, places in unusual.items():
+        rest = f", and in {len(places) - 1} more files" if len(places) > 1 else ""
+        log.warning("import: %s in %s%s; imported as it is", kind, places[0], rest)
     return first
 
 
 def _unusual(state: Mapping[str, Tensor]) -> dict[str, str]:
-    """Unlikely values, which are imported all the same: what they are → the first tensor that holds them."""
+    """Unlikely values, which are imported nevertheless: their kind → the first tensor that holds them."""
     first_with: dict[str, str] = {}
     for name, tensor in state.items():
         if tensor.is_complex():
@@ -408,25 +409,20 @@ def _read_again(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, 
     return {name: tensor.clone().contiguous() for name, tensor in state.items()}
 
 
-def _first_difference(first: Mapping[str, tuple[int, ...]], other: Mapping[str, tuple[int, ...]]) -> str:
-    """In words, as 'lacks 'fc.bias', which is', how `other` differs from `first`; empty where it does not."""
+def _first_difference(first: Mapping[str, tuple[int, ...]], second: Mapping[str, tuple[int, ...]]) -> str:
+    """How `second` differs from `first`, in words such as 'lacks 'fc.bias', which is'; empty if it does not."""
     for name, shape in first.items():
-        if name not in other:
+        if name not in second:
             return f"lacks {quoted(name)}, which is"
-        if other[name] != shape:
-            return f"has {quoted(name)} of shape {other[name]}, which is {shape}"
-    return next((f"has {quoted(name)}, which is not" for name in other if name not in first), "")
+        if second[name] != shape:
+            return f"has {quoted(name)} of shape {second[name]}, which is {shape}"
+    return next((f"has {quoted(name)}, which is not" for name in second if name not in first), "")
 
 
 def _imported_info(tensors: int) -> dict[str, Any]:
-    """What run.json says of checkpoints of so many tensors; None stands for what they do not tell."""
+    """The run.json of checkpoints with `tensors` tensors; None for entries that they do not hold."""
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    unknown = dict.fromkeys(("optimiser", "learning_rate", "steps_per_epoch"))
     return {
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "model": None,
-        "parameters": None,
-        "tensors": tensors,
-        "optimiser": None,
-        "learning_rate": None,
-        "steps_per_epoch": None,
-        "versions": versions(),
-    }
+        "created": created, "model": None, "parameters": None, "tensors": tensors, **unknown, "versions": versions()
+    }  # fmt: skip

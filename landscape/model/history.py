@@ -34,20 +34,20 @@ from landscape.model.run_files import (
 )
 from landscape.model.snapshots import Snapshot
 
-LAST_LINES = 20  # of a log, whose mean is its last loss: the loss of a single step is that of a single batch
-MOST_READ = 10_000  # lines that are read for the end of a log without losses
+LAST_LINES = 20  # of a log, whose mean counts as its last loss: the loss of one step is that of one batch
+MOST_READ = 10_000  # lines that are read at the end of a log without losses
 log = logging.getLogger("landscape")
 
 
 @dataclass(frozen=True)
 class HistoryLines:
-    """A history file, taken apart.
+    """The lines of a history file.
 
-    Text after the last newline belongs to no line: a crash, or a writer that is still at work, leaves it incomplete.
+    Text after the last newline is no line: a crash, or a writer at work, leaves it incomplete.
 
     Args:
         data: the whole file.
-        readable: each line that can be parsed, as it stands (newline included) and as the object that it holds.
+        readable: each line that can be parsed, as bytes (newline included) and as its object.
         damaged: the numbers, from 1, of the lines that cannot be parsed.
     """
 
@@ -57,11 +57,11 @@ class HistoryLines:
 
 
 def read_lines(run: Place) -> HistoryLines:
-    """The lines of the history that counts in this run; empty where there is no history."""
+    """The lines of the history that counts in this run; empty if there is no history."""
     data = history_data(open_folder(run))
     readable, damaged = [], []
     for number, text in enumerate(data.split(b"\n")[:-1], 1):
-        line = _parsed(text)
+        line = _parse_line(text)
         if line is None:
             damaged.append(number)
         else:
@@ -70,7 +70,7 @@ def read_lines(run: Place) -> HistoryLines:
 
 
 def history_data(folder: Folder) -> bytes:
-    """The file of the history that counts; empty where there is none."""
+    """The file of the history that counts; empty if there is none."""
     path = contents(folder, read_info(folder)).history
     try:
         return (folder.read(path) if path else None) or b""
@@ -78,10 +78,10 @@ def history_data(folder: Folder) -> bytes:
         raise LandscapeError(f"{quoted(folder.place(HISTORY_FILE))} cannot be read: {error.strerror}") from None
 
 
-def _parsed(text: bytes) -> dict[str, Any] | None:
-    """The JSON object on a line; None where the line holds none."""
+def _parse_line(text: bytes) -> dict[str, Any] | None:
+    """The JSON object on a line; None if the line holds none."""
     try:
-        # Only a long line can hold a number that no floating-point number reaches, which nothing could draw.
+        # Only a long line can hold a number beyond all floating-point numbers, which nothing could draw.
         value = parse_json(text) if len(text) <= MOST_DIGITS else parse_json(text, parse_int=parse_whole_number)
     except (ValueError, RecursionError):
         return None
@@ -89,7 +89,7 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
 
 
 def read_history(run: Place) -> list[dict[str, Any]]:
-    """The recorded steps and epochs, in order; empty where there are none.
+    """The recorded steps and epochs, in order; empty if there are none.
 
     Damaged lines are left out, with a warning that names them.
     """
@@ -108,17 +108,17 @@ class HistoryBytes:
 
 @dataclass(frozen=True)
 class LogEnd:
-    """Where a log ends, or the part of it up to some step or epoch.
+    """The end of a log, or of its part up to some step or epoch.
 
     Attributes:
-        step: how many steps were done; None where no line says it.
-        epoch: how many epochs had ended; None where no line says it.
-        loss: the mean of the last finite losses, at most 20 and all of one epoch, since the loss of a single step is
-            that of a single batch; None where there are none.
-        stderr: the standard error of that mean; 0 of a single loss.
+        step: how many steps were done; None if no line has a step.
+        epoch: how many epochs had ended; None if no line has an epoch.
+        loss: the mean of the last finite losses, at most 20 and all of one epoch, since the loss of one step is that of
+            one batch; None if there are none.
+        stderr: the standard error of that mean; 0 for a single loss.
         is_finite: whether the last loss in the log is finite; otherwise `loss` is of earlier steps. The log holds null
             for NaN and infinity.
-        loss_at: the step of the last finite loss, such as `step 149`; empty where the log ends with a finite one.
+        loss_at: the step of the last finite loss, such as `step 149`; empty if the log ends with a finite loss.
     """
 
     step: int | None = None
@@ -130,7 +130,7 @@ class LogEnd:
 
     @property
     def not_finite(self) -> str:
-        """That the log ends without a finite loss, in words, and `loss`; empty where it ends with a finite one."""
+        """The message that the log ends without a finite loss, with `loss`; empty if it ends with a finite one."""
         if self.is_finite:
             return ""
         before = "" if self.loss is None else f", {self.loss:.4g} on average up to {self.loss_at or 'then'}"
@@ -139,10 +139,9 @@ class LogEnd:
 
 @dataclass(frozen=True)
 class LossStretch:
-    """Losses that follow one another in a log: their mean, its standard error, and how many they are.
+    """Successive losses of a log: their mean, its standard error, and their count.
 
-    `whole` says that they are those of all steps of an epoch: all of its samples are in the mean, so that it has no
-    noise of sampling.
+    If `whole`, they are those of all steps of an epoch: the mean is over all samples, so it has no sampling noise.
     """
 
     mean: float
@@ -155,23 +154,23 @@ Until = tuple[Unit, int]  # an epoch or step, by its number
 
 
 def read_history_bytes(run: Place) -> HistoryBytes:
-    """The history that counts in this run, to be given to `log_end` and `last_stretches` without reading it again."""
+    """The history that counts in this run, for `log_end` and `last_stretches`, which then need not read it again."""
     return HistoryBytes(history_data(open_folder(run)))
 
 
 def log_end(run: Place | HistoryBytes, until: Until | None = None) -> LogEnd | None:
-    """Where the log of a run ends; None where it has no lines. All that tells of a log's end asks this function.
+    """The end of a run's log; None if it has no lines. This is the only function that looks for it.
 
     Args:
-        run: the run, or its log where that was read before.
-        until: count the lines up to this epoch or step only.
+        run: the run, or its log if that was read before.
+        until: count only the lines up to this epoch or step.
     """
     step: int | None = None
     epoch: int | None = None
     losses: list[float] = []
-    of_epoch, read, is_finite, loss_at = None, 0, True, ""
-    for line in _backwards(run, until):
-        read += 1
+    of_epoch, lines_read, is_finite, loss_at = None, 0, True, ""
+    for line in _lines_backwards(run, until):
+        lines_read += 1
         step = number_in(line, "step") if step is None else step
         epoch = _epochs_ended(line) if epoch is None else epoch
         loss = line.get("loss")
@@ -184,10 +183,10 @@ def log_end(run: Place | HistoryBytes, until: Until | None = None) -> LogEnd | N
             losses.append(float(loss))
         elif "loss" in line and not losses:
             is_finite = False
-        known = len(losses) == LAST_LINES and (step is not None or epoch is not None)
-        if known or read == MOST_READ:
+        is_complete = len(losses) == LAST_LINES and (step is not None or epoch is not None)
+        if is_complete or lines_read == MOST_READ:
             break
-    if not read:
+    if not lines_read:
         return None
     last = losses[:LAST_LINES]
     mean, error = _mean_and_error(last) if last else (None, 0.0)
@@ -195,21 +194,22 @@ def log_end(run: Place | HistoryBytes, until: Until | None = None) -> LogEnd | N
 
 
 def last_stretches(run: Place | HistoryBytes, until: Until | None = None, most: int = 3) -> list[LossStretch]:
-    """The last stretches of a log that say whether the loss still fell, the oldest first; fewer where it is short.
+    """The last stretches of a log, by which the loss still falls or not, the oldest first; fewer if the log is short.
 
-    They are epochs, of which the last one counts from its middle on; of a log of a single epoch, or without epochs,
+    They are epochs; the last epoch counts from its middle on. For a log of a single epoch, or without epochs, they are
     stretches of equal length, at least 20 lines each.
 
     Args:
-        run: the run, or its log where that was read before.
-        until: count the lines up to this epoch or step only.
+        run: the run, or its log if that was read before.
+        until: count only the lines up to this epoch or step.
+        most: how many stretches.
     """
-    lines = [line for line in _backwards(run, until) if is_number(line.get("loss"))][::-1]
+    lines = [line for line in _lines_backwards(run, until) if is_number(line.get("loss"))][::-1]
     epochs: dict[Any, list[dict[str, Any]]] = {}
     for line in lines:
         epochs.setdefault(number_in(line, "epoch"), []).append(line)
     groups, of_epochs = list(epochs.values()), True
-    if len(groups) > 1 and 2 * len(groups[-1]) < len(groups[-2]):  # an epoch that has only begun says little
+    if len(groups) > 1 and 2 * len(groups[-1]) < len(groups[-2]):  # the beginning of an epoch is not enough
         groups.pop()
     if len(groups) < 2 or None in epochs:
         of_epochs = False
@@ -235,50 +235,50 @@ def _mean_and_error(losses: list[float]) -> tuple[float, float]:
     mean = math.fsum(losses) / len(losses)
     if len(losses) < 2:
         return mean, 0.0
-    return mean, math.sqrt(math.fsum((each - mean) ** 2 for each in losses) / (len(losses) - 1) / len(losses))
+    return mean, math.sqrt(math.fsum((loss - mean) ** 2 for loss in losses) / (len(losses) - 1) / len(losses))
 
 
-def _backwards(run: Place | HistoryBytes, until: Until | None) -> Iterator[dict[str, Any]]:
-    """The lines up to an epoch or step, the last one first; without those that cannot be read."""
+def _lines_backwards(run: Place | HistoryBytes, until: Until | None) -> Iterator[dict[str, Any]]:
+    """The readable lines up to an epoch or step, the last one first."""
     whole = run if isinstance(run, HistoryBytes) else read_history_bytes(run)
     for text in reversed(whole.data.split(b"\n")[:-1]):
-        line = _parsed(text)
+        line = _parse_line(text)
         if line is not None and (until is None or (number_in(line, until[0]) or 0) <= until[1]):
             yield line
 
 
 def _place(line: Mapping[str, Any]) -> str:
-    """The step of a line, or else its epoch, such as `step 149`; empty where another program wrote neither."""
+    """The step of a line, else its epoch, such as `step 149`; empty if another program wrote neither."""
     numbered = ((name, number_in(line, name)) for name in ("step", "epoch"))
     return next((f"{name} {number}" for name, number in numbered if number is not None), "")
 
 
 def number_in(line: Mapping[str, Any], name: str) -> int | None:
-    """The step or epoch of a line; None where another program wrote it without."""
+    """The step or epoch of a line; None if another program wrote none."""
     value = line.get(name)
     return int(value) if is_number(value) else None
 
 
 def _epochs_ended(line: Mapping[str, Any]) -> int | None:
-    """How many epochs have ended: the line of a step has the number of the epoch that it belongs to."""
+    """How many epochs have ended at a line; the line of a step has the number of its epoch."""
     epoch = number_in(line, "epoch")
     if epoch is None or line.get("epoch_end") or line.get("step") is None:  # a line without a step is of an epoch
         return epoch
     return max(0, epoch - 1)
 
 
-@lru_cache(maxsize=256)  # an open page reads the same lines again and again, and should warn once
+@lru_cache(maxsize=256)  # an open page reads the same lines repeatedly, and should warn once
 def _warn(place: str, damaged: tuple[int, ...]) -> None:
-    more = f" and {len(damaged) - 5} more" if len(damaged) > 5 else ""
+    rest = f" and {len(damaged) - 5} more" if len(damaged) > 5 else ""
     numbers = ", ".join(map(str, damaged[:5]))
     log.warning(
         "history %s: line%s %s%s cannot be read and %s left out; the other lines are kept",
-        quoted(place), "s" if len(damaged) > 1 else "", numbers, more, "are" if len(damaged) > 1 else "is",
+        quoted(place), "s" if len(damaged) > 1 else "", numbers, rest, "are" if len(damaged) > 1 else "is",
     )  # fmt: skip
 
 
 def keep_beside(folder: Folder, data: bytes, reason: str) -> str:
-    """Copy a history to `history.jsonl.<reason>-<digest>`, which nothing overwrites, and return that name."""
+    """Copy a history to `history.jsonl.<reason>-<digest>`, which is never overwritten; returns that name."""
     name = f"{HISTORY_FILE}.{reason}-{hashlib.sha256(data).hexdigest()[:8]}"
     with refusing_disk_errors(folder.place(name)):
         folder.write(name, data)
@@ -294,7 +294,7 @@ def kept_beside(folder: Folder, reason: str) -> list[str]:
 class HistoryWriter:
     """Appends to the history of a run that is being trained.
 
-    `folders.Log` says when an appended line is safe from a crash.
+    `core/files.py` (`LineLog`) says when an appended line is safe from a crash.
     """
 
     def __init__(self, run: Place) -> None:
@@ -318,7 +318,7 @@ def history_line(line: Mapping[str, Any]) -> str:
 
 
 def recorded_number(name: str, value: Any) -> float | int | None:
-    """A loss or metric as the history holds it: a number; None where it is None, NaN or infinite.
+    """A loss or metric in the form of the history: a number; None if it is None, NaN or infinite.
 
     Example:
         >>> recorded_number("loss", 0.5), recorded_number("loss", float("nan"))
@@ -340,24 +340,23 @@ def recorded_number(name: str, value: Any) -> float | int | None:
 
 
 def finite(value: Any) -> float | int | None:
-    """A number for JSON, which has no NaN and no infinity: these become None."""
+    """A number for JSON: None if it is NaN or infinite."""
     return value if isinstance(value, int) or math.isfinite(value) else None
 
 
 # ----------------------------------------------------------------------------------------------------
-# How far the training of a run is, by its last start, its history and its checkpoints.
+# The state of a run's training, from its last start, its history and its checkpoints.
 
 
 def training_state(run: Place, end: LogEnd | None) -> dict[str, Any] | None:
-    """How far the training of a run is; None where the run tells of none.
+    """The state of a run's training; None if the run has no sign of one.
 
     Returns:
-        A dict of plain values: `state` ("running", "done", "interrupted", "failed"; None of a training that
+        A dict of plain values: `state` ("running", "done", "interrupted", "failed"; None for a training that
         `landscape train` did not begin), `function` and `workers` of the last start (None likewise), `steps` and
-        `epochs` that the history has, the `loss` at its end as `log_end` has it, `loss_not_finite` (that the
-        log ends without a finite one, in words; empty where it has one), `checkpoint` (the number of the last one,
-        which is its step), `reason` (why it failed, else empty), and `next` (the command to give now; empty where
-        there is none).
+        `epochs` of the history, the `loss` at its end, see `log_end`, `loss_not_finite` (the message that the log ends
+        without a finite loss; else empty), `checkpoint` (the number of the last one, which is its step), `reason` (of a
+        failure, else empty), and `next` (the command to give now; empty if there is none).
 
     Raises:
         LandscapeError: the history or run.json cannot be read, or the object store does not answer.
@@ -387,7 +386,7 @@ def _state(launch: Launch | None, alive: bool) -> str | None:
         return RUNNING
     if launch is None:
         return None
-    # A driver that was killed could not say so.
+    # A killed driver could not record its end.
     return INTERRUPTED if launch.outcome == RUNNING else launch.outcome
 
 
@@ -395,15 +394,15 @@ def _next(launch: Launch | None, state: str | None, folder: Folder) -> str:
     run = folder.name
     if state == RUNNING:
         return f"landscape logs {shlex.quote(run)} --rank 0 --follow" if launch else ""
-    if state == DONE:  # without a collector there is nothing to draw
+    if state == DONE:  # without a collector, there is nothing to draw
         return f"landscape view {shlex.quote(run)}" if read_info(folder) else ""
     return launch.command if launch else ""
 
 
 def went_on_to(end: LogEnd | None, snapshot: Snapshot) -> str:
-    """How far the log of a run goes beyond a snapshot, such as `epoch 12`, or `epoch 12 (no finite loss)`.
+    """The end of a run's log if it is beyond a snapshot, such as `epoch 12`, or `epoch 12 (no finite loss)`.
 
-    Empty where the training ended with the snapshot, as far as its log tells.
+    Empty if the training ended with the snapshot, according to its log.
     """
     if end is None:
         return ""
@@ -415,5 +414,5 @@ def went_on_to(end: LogEnd | None, snapshot: Snapshot) -> str:
     if not goes_on:
         return ""
     of_epochs = snapshot.unit == "epoch" and end.epoch is not None and end.epoch > snapshot.number
-    lost = "" if end.is_finite else " (no finite loss)"
-    return (f"epoch {end.epoch}" if of_epochs or end.step is None else f"step {end.step}") + lost
+    suffix = "" if end.is_finite else " (no finite loss)"
+    return (f"epoch {end.epoch}" if of_epochs or end.step is None else f"step {end.step}") + suffix

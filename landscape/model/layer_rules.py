@@ -1,9 +1,8 @@
-"""The table of rules: what each looks at, its formula and its threshold; and which of them fire.
+"""The table of rules, each with its target, its formula and its threshold; and the rules that fire.
 
-They are the watchpoints of MindInsight's debugger, most under its names. Where it ships a threshold, that is the
-default here: all zeros, abs means of gradients below 1e-9, changes above 0.1 and below 1e-4, no change within 1e-5. It
-leaves to the user what is too large or too small, and how many activations may lie at an end of their range; those
-defaults are this project's.
+They are the watchpoints of MindInsight's debugger, most under its names. Its thresholds are the defaults here: all
+zeros, abs means of gradients below 1e-9, changes above 0.1 and below 1e-4, no change within 1e-5. It has none for
+values that are too large or too small, and for activations at an end of their range; those defaults are this project's.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ if TYPE_CHECKING:
 Target = Literal["weights", "outputs", "gradients", "changes"]
 Thresholds = Mapping[str, float]  # by the names of rules
 
-SATURATED = 1e-3  # how near an end a value of a sigmoid or tanh lies that counts as at it
+SATURATED = 1e-3  # a value of a sigmoid or tanh that is this near to an end of its range counts as at the end
 BOUNDS = {"sigmoid": (SATURATED, 1 - SATURATED), "tanh": (SATURATED - 1, 1 - SATURATED)}
 
 
 @dataclass(frozen=True)
 class Tensors:
-    """What rules are asked about: one tensor, or all that a layer gave over the samples.
+    """The values that rules judge: one tensor, or all outputs of a layer over the samples.
 
     Attributes:
-        layer: its name: of a layer, an operation, or a parameter.
-        statistics: of its values; of a gradient, those of the gradient.
-        activation: `relu`, `sigmoid` or `tanh`, where it is the output of one.
-        dimensions: how many it has; biases and the weights of norms have one.
-        change: how far it has moved, of weights.
-        in_model: whether it is part of the network; what `observe` computes of its outputs is not.
-        from_infinite: whether all that is infinite came so from what was given, as the masks of attention do.
-        unmasked: the statistics of what a mask has not set to next to -Inf; None: of all.
+        layer: the name of the layer, operation or parameter.
+        statistics: of the values, or of their gradient.
+        activation: `relu`, `sigmoid` or `tanh`, if they are its outputs.
+        dimensions: of the tensor; biases and the weights of norms have one.
+        change: of weights: how far they have moved.
+        in_model: whether they belong to the network; values that `observe` computes from its outputs do not.
+        from_infinite: whether all infinite values come from infinite inputs, such as masks of attention.
+        unmasked: the statistics of values that no mask has made hugely negative; None: as of all.
     """
 
     layer: str
@@ -54,16 +53,16 @@ class Tensors:
 
 @dataclass(frozen=True)
 class LayerRule:
-    """A rule fires where its measure is beyond its threshold.
+    """A rule that fires if its measure is beyond its threshold.
 
     Attributes:
         name: as users write it.
-        target: what it looks at.
-        formula: what is measured, in words.
-        side: `>`, `>=`, `<` or `<=`: on which side of the threshold it fires.
+        target: the kind of tensors that it judges.
+        formula: of the measure, in words.
+        side: `>`, `>=`, `<` or `<=`: the side of the threshold on which it fires.
         threshold: the default.
-        measure: the number; None where the rule says nothing of this tensor.
-        means: what is wrong, in a few words.
+        measure: computes the measure; None if the rule does not apply to the tensors.
+        means: the fault, in a few words.
     """
 
     name: str
@@ -74,9 +73,9 @@ class LayerRule:
     measure: Callable[[Tensors], float | None]
     means: str
 
-    def fires(self, seen: Tensors, threshold: float | None = None) -> float | None:
-        """What is measured of the tensor, where that is beyond the threshold; else None."""
-        value, limit = self.measure(seen), self.threshold if threshold is None else threshold
+    def fires(self, tensors: Tensors, threshold: float | None = None) -> float | None:
+        """The measure of the tensors, if it is beyond the threshold; else None."""
+        value, limit = self.measure(tensors), self.threshold if threshold is None else threshold
         if value is None or math.isnan(value):
             return None
         beyond = {">": value > limit, ">=": value >= limit, "<": value < limit, "<=": value <= limit}
@@ -100,55 +99,55 @@ class LayerFinding:
         return f"{self.layer}: {self.rule} ({rule.means}: {measured})"
 
     def plain(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """The finding as JSON values."""
         value = self.value if math.isfinite(self.value) else None
         return {"layer": self.layer, "rule": self.rule, "value": value, "threshold": self.threshold}
 
 
-def _not_finite(seen: Tensors) -> float | None:
-    known = seen.statistics
-    return known.share(known.nans if seen.from_infinite else known.not_finite)
+def _not_finite(tensors: Tensors) -> float | None:
+    values = tensors.statistics
+    return values.share(values.nans if tensors.from_infinite else values.not_finite)
 
 
-def _zeros(seen: Tensors) -> float | None:
-    # Biases begin at zero, and so do the running means of norms.
-    return seen.statistics.share(seen.statistics.zeros) if seen.in_model and seen.dimensions > 1 else None
+def _zeros(tensors: Tensors) -> float | None:
+    # Biases and the running means of norms begin at zero.
+    return tensors.statistics.share(tensors.statistics.zeros) if tensors.in_model and tensors.dimensions > 1 else None
 
 
-def _magnitude(seen: Tensors) -> float | None:
-    return (seen.unmasked or seen.statistics).magnitude if seen.in_model else None
+def _magnitude(tensors: Tensors) -> float | None:
+    return (tensors.unmasked or tensors.statistics).magnitude if tensors.in_model else None
 
 
-def _small(seen: Tensors) -> float | None:
-    """The mean magnitude, unless all that is finite is zero: of all values that is a rule of its own."""
-    known = seen.statistics
-    told = seen.in_model and seen.dimensions > 1 and known.zeros < known.finite
-    return known.magnitude if told else None
+def _small(tensors: Tensors) -> float | None:
+    """The mean magnitude, unless all finite values are zero, for which there is another rule."""
+    values = tensors.statistics
+    applies = tensors.in_model and tensors.dimensions > 1 and values.zeros < values.finite
+    return values.magnitude if applies else None
 
 
-def _gradient(seen: Tensors) -> float | None:
-    # A bias before a normalisation has a gradient of rounding alone.
-    return seen.statistics.magnitude if seen.dimensions > 1 and seen.statistics.finite else None
+def _gradient(tensors: Tensors) -> float | None:
+    # The gradient of a bias before a normalisation is only rounding error.
+    return tensors.statistics.magnitude if tensors.dimensions > 1 and tensors.statistics.finite else None
 
 
-def _zeros_of_relu(seen: Tensors) -> float | None:
-    return seen.statistics.share(seen.statistics.zeros) if seen.activation == "relu" else None
+def _zeros_of_relu(tensors: Tensors) -> float | None:
+    return tensors.statistics.share(tensors.statistics.zeros) if tensors.activation == "relu" else None
 
 
 def _at_ends(activation: str) -> Callable[[Tensors], float | None]:
-    def share(seen: Tensors) -> float | None:
-        return seen.statistics.share(seen.statistics.ends) if seen.activation == activation else None
+    def share(tensors: Tensors) -> float | None:
+        return tensors.statistics.share(tensors.statistics.ends) if tensors.activation == activation else None
 
     return share
 
 
-def _ratio(seen: Tensors) -> float | None:
-    # What begins at zero, as biases do, changes by any ratio.
-    return seen.change.ratio if seen.change is not None and seen.dimensions > 1 else None
+def _ratio(tensors: Tensors) -> float | None:
+    # Values that begin at zero, such as biases, change by any ratio.
+    return tensors.change.ratio if tensors.change is not None and tensors.dimensions > 1 else None
 
 
-def _largest(seen: Tensors) -> float | None:
-    return seen.change.largest if seen.change is not None and seen.dimensions > 1 else None
+def _largest(tensors: Tensors) -> float | None:
+    return tensors.change.largest if tensors.change is not None and tensors.dimensions > 1 else None
 
 
 _ABS, _SHARE, _MOVED = "mean abs", "share not finite", "mean abs(Δw) / mean abs(w)"
@@ -178,7 +177,7 @@ NAMED = 3  # layers of a rule that a line names
 
 
 def findings(target: Target, seen: Sequence[Tensors], thresholds: Thresholds = DEFAULTS) -> list[LayerFinding]:
-    """The rules that fire, in the order of the tensors, of each in the order of the table.
+    """The rules that fire, ordered by tensors, then by the table.
 
     >>> from landscape.model.layer_statistics import statistics_of
     >>> import torch
@@ -187,17 +186,17 @@ def findings(target: Target, seen: Sequence[Tensors], thresholds: Thresholds = D
     'fc1.weight: weight_all_zero (all zero: share of zeros 1 >= 1)'
     """
     rules = [RULES[name] for name in thresholds if RULES[name].target == target]
-    found = []
+    result = []
     for tensors in seen:
         for rule in rules:
             value = rule.fires(tensors, thresholds[rule.name])
             if value is not None:
-                found.append(LayerFinding(tensors.layer, rule.name, value, thresholds[rule.name]))
-    return found
+                result.append(LayerFinding(tensors.layer, rule.name, value, thresholds[rule.name]))
+    return result
 
 
 def others_in_words(others: Sequence[tuple[str, str]]) -> str:
-    """The other findings of a step, which often have one cause, in words: layers by their rules; '' without any.
+    """The other findings of a step, which often have the same cause, in words: layers by rule; '' if there are none.
 
     >>> others_in_words([("fc1", "tensor_all_zero"), ("fc2.weight", "gradient_vanishing"), ("fc2", "tensor_all_zero")])
     ', and 3 more: tensor_all_zero of fc1, fc2; gradient_vanishing of fc2.weight'
@@ -207,24 +206,24 @@ def others_in_words(others: Sequence[tuple[str, str]]) -> str:
         by_rule.setdefault(rule, []).append(layer)
     parts = []
     for rule, layers in by_rule.items():
-        more = f" and {len(layers) - NAMED} more" if len(layers) > NAMED else ""
-        parts.append(f"{rule} of {', '.join(layers[:NAMED])}{more}")
+        rest = f" and {len(layers) - NAMED} more" if len(layers) > NAMED else ""
+        parts.append(f"{rule} of {', '.join(layers[:NAMED])}{rest}")
     return f", and {len(others)} more: {'; '.join(parts)}" if others else ""
 
 
 # ----------------------------------------------------------------------------------------------------
-# The rules that a user asks for: by their names, by what they look at, or with thresholds.
+# The rules that a user requests: by name, by target, or with thresholds.
 
 ALL = "all"
 
 
 def asked_rules(field: str, value: Any) -> dict[str, float]:
-    """The thresholds of the rules that are asked for, by their names, in the order of the table.
+    """The thresholds of the requested rules, by name, in the order of the table.
 
     Args:
-        value: names, of rules, of targets (`weights`, `outputs`, `gradients`, `changes`), or `all`; or {name:
-            threshold}, None for the default; or a text of such names, `NAME=THRESHOLD` among them, with commas
-            between. True is `all`, and False or None none.
+        value: names of rules, of targets (`weights`, `outputs`, `gradients`, `changes`), or `all`; or {name:
+            threshold}, None for the default; or a text of names and `NAME=THRESHOLD`, separated by commas. True means
+            `all`; False and None mean no rules.
 
     Example:
         >>> asked_rules("watch", {"gradient_vanishing": 1e-12, "tensor_overflow": None})
@@ -238,34 +237,34 @@ def asked_rules(field: str, value: Any) -> dict[str, float]:
     if value is True:
         value = [ALL]
     if isinstance(value, str):
-        value = _of_text(field, value)
+        value = _parse_text(field, value)
     if not isinstance(value, (Mapping, list, tuple, set, frozenset)):
         raise JobError(f"{field}: must list rules, such as [weights, tensor_overflow], not {quoted(value)}")
-    given = value.items() if isinstance(value, Mapping) else [(name, None) for name in value]
-    asked: dict[str, float] = {}
-    for name, threshold in given:
+    pairs = value.items() if isinstance(value, Mapping) else [(name, None) for name in value]
+    thresholds: dict[str, float] = {}
+    for name, threshold in pairs:
         if threshold is not None and (not is_number(threshold) or threshold < 0):
             raise JobError(f"{field}.{name}: must be a finite number of at least 0, not {quoted(threshold)}")
         if threshold is not None and name not in RULES:
             _refuse_unless_known(field, name)
             raise JobError(f"{field}.{name}: must be left without a threshold, as it names several rules")
-        for rule in _named(field, name):
-            asked[rule] = DEFAULTS[rule] if threshold is None else float(threshold)
-    return {name: asked[name] for name in RULES if name in asked}
+        for rule in _rules_named(field, name):
+            thresholds[rule] = DEFAULTS[rule] if threshold is None else float(threshold)
+    return {name: thresholds[name] for name in RULES if name in thresholds}
 
 
-def _of_text(field: str, text: str) -> dict[str, float | None]:
-    found: dict[str, float | None] = {}
+def _parse_text(field: str, text: str) -> dict[str, float | None]:
+    thresholds: dict[str, float | None] = {}
     for part in text.split(","):
         rule, equals, threshold = part.strip().partition("=")
         try:
-            found[rule] = float(threshold) if equals else None
+            thresholds[rule] = float(threshold) if equals else None
         except ValueError:
             raise JobError(f"{field}.{rule}: must be a finite number of at least 0, not {quoted(threshold)}") from None
-    return found
+    return thresholds
 
 
-def _named(field: str, name: Any) -> list[str]:
+def _rules_named(field: str, name: Any) -> list[str]:
     _refuse_unless_known(field, name)
     return [rule.name for rule in RULES.values() if name in (rule.name, rule.target, ALL)]
 
@@ -276,10 +275,10 @@ def _refuse_unless_known(field: str, name: Any) -> None:
 
 
 def inspect_command(run: str, name: str, axes: int | None = None) -> str:
-    """`landscape inspect` of a landscape.
+    """The command `landscape inspect` for a landscape.
 
     Args:
-        axes: how many it has, to go through the network at their origin; None leaves the point to the command.
+        axes: their number, to inspect the network at their origin; None leaves the point to the command.
 
     >>> inspect_command("runs/mine", "minimum", 2)
     'landscape inspect runs/mine minimum --at=0,0'

@@ -1,4 +1,4 @@
-"""What is known of the values of a tensor: counts, ends, mean, spread; of several batches, one after another."""
+"""The statistics of the values of a tensor: counts, ends, mean, spread; also of several batches, merged."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-AT_ONCE = 1 << 22  # values that are taken to float64 together
-ABSOLUTE_TOLERANCE = 1e-8  # of a weight that has not changed
+AT_ONCE = 1 << 22  # values that are converted to float64 together
+ABSOLUTE_TOLERANCE = 1e-8  # a weight that moves less has not changed
 
 
 @dataclass(frozen=True)
 class ValueStatistics:
-    """Of n values the counts, and of those that are finite the ends, the mean and the spread.
+    """The counts of n values, and the ends, the mean and the spread of the finite ones.
 
     Attributes:
-        count: n; of a sparse tensor the zeros that it does not store are among them.
+        count: n; for a sparse tensor, including the zeros that it does not store.
         nans: how many are NaN.
         infinite: how many are Inf or −Inf.
         zeros: how many are 0.
-        low, high: the least and the largest finite value; NaN where there is none, as the means then are.
+        low, high: the least and the largest finite value; NaN if there is none, as are the means.
         mean: of the finite values.
-        squares: Σ(x − mean)² of them.
-        magnitude: the mean of abs(x) of them.
-        ends: how many lie at an end of their range, where one was given, see `statistics_of`.
+        squares: Σ(x − mean)² over the finite values.
+        magnitude: the mean of abs(x) over the finite values.
+        ends: how many lie at an end of the range `bounds` of `statistics_of`.
     """
 
     count: int = 0
@@ -44,12 +44,12 @@ class ValueStatistics:
 
     @property
     def finite(self) -> int:
-        """How many are finite."""
+        """How many values are finite."""
         return self.count - self.nans - self.infinite
 
     @property
     def not_finite(self) -> int:
-        """How many are not."""
+        """How many values are not finite."""
         return self.nans + self.infinite
 
     @property
@@ -58,18 +58,14 @@ class ValueStatistics:
         return math.sqrt(self.squares / self.finite) if self.finite else math.nan
 
     def share(self, count: int) -> float:
-        """So many of the values, as a share of them; NaN of none."""
+        """`count` as a share of all values; NaN without values."""
         return count / self.count if self.count else math.nan
 
     def plain(self) -> dict[str, Any]:
-        """As JSON holds it; None for NaN."""
+        """The statistics as JSON values; None for NaN."""
         means = {
-            "min": self.low,
-            "max": self.high,
-            "mean": self.mean,
-            "spread": self.spread,
-            "abs_mean": self.magnitude,
-        }
+            "min": self.low, "max": self.high, "mean": self.mean, "spread": self.spread, "abs_mean": self.magnitude,
+        }  # fmt: skip
         counts = {"count": self.count, "zeros": self.zeros, "nan": self.nans, "inf": self.infinite}
         return counts | {name: value if math.isfinite(value) else None for name, value in means.items()}
 
@@ -77,23 +73,23 @@ class ValueStatistics:
 def statistics_of(tensor: Tensor, bounds: tuple[float, float] | None = None) -> ValueStatistics:
     """The statistics of a tensor's values, summed in float64.
 
-    Complex values count as two, their real and their imaginary part. Quantised ones count as what they stand for.
+    A complex value counts as two, its real and its imaginary part. Quantised values are dequantised.
 
     Args:
         bounds: values not above the first, or not below the second, are at an end of their range.
     """
     values, unstored = _values_of(tensor)
-    parts = (_of_some(part, bounds) for part in torch.split(values, AT_ONCE))
+    parts = (_statistics_of_part(part, bounds) for part in torch.split(values, AT_ONCE))
     return merge_statistics([*parts, _of_zeros(unstored, bounds)])
 
 
 def _values_of(tensor: Tensor) -> tuple[Tensor, int]:
-    """The values in one dimension, and how many zeros beside these are not stored."""
+    """The values in one dimension, and the number of further zeros that are not stored."""
     tensor = tensor.detach()
     if tensor.is_quantized:
         tensor = tensor.dequantize()
     if tensor.is_nested:
-        tensor = torch.cat([each.flatten() for each in tensor.unbind()])
+        tensor = torch.cat([part.flatten() for part in tensor.unbind()])
     unstored = 0
     if tensor.layout is not torch.strided:
         sparse = tensor.coalesce() if tensor.layout is torch.sparse_coo else tensor
@@ -111,22 +107,23 @@ def _of_zeros(count: int, bounds: tuple[float, float] | None) -> ValueStatistics
     return ValueStatistics(count, 0, 0, count, 0.0, 0.0, 0.0, 0.0, 0.0, count if at_an_end else 0)
 
 
-def _of_some(values: Tensor, bounds: tuple[float, float] | None) -> ValueStatistics:
+def _statistics_of_part(values: Tensor, bounds: tuple[float, float] | None) -> ValueStatistics:
     if not values.numel():
         return ValueStatistics()
     values = values.double()
     finite, nans = torch.isfinite(values), int(values.isnan().sum())
-    kept = values if bool(finite.all()) else values[finite]
-    count, infinite = values.numel(), values.numel() - kept.numel() - nans
-    if not kept.numel():
+    count, total = values.numel(), int(finite.sum())
+    infinite = count - total - nans
+    if not total:
         return ValueStatistics(count, nans, infinite)
-    low, high = torch.aminmax(kept)
-    mean = float(kept.sum()) / kept.numel()
+    values = values if total == count else values[finite]
+    low, high = torch.aminmax(values)
+    mean = float(values.sum()) / total
     if not math.isfinite(mean):  # the sum is beyond float64, the mean is not
-        mean = float((kept / kept.numel()).sum())
-    ends = 0 if bounds is None else int(((kept <= bounds[0]) | (kept >= bounds[1])).sum())
-    magnitude = float((kept.abs() / kept.numel()).sum())
-    squares, zeros = float((kept - mean).square().sum()), int((kept == 0).sum())
+        mean = float((values / total).sum())
+    ends = 0 if bounds is None else int(((values <= bounds[0]) | (values >= bounds[1])).sum())
+    magnitude = float((values.abs() / total).sum())
+    squares, zeros = float((values - mean).square().sum()), int((values == 0).sum())
     return ValueStatistics(count, nans, infinite, zeros, float(low), float(high), mean, squares, magnitude, ends)
 
 
@@ -137,21 +134,28 @@ def merge_statistics(parts: Iterable[ValueStatistics]) -> ValueStatistics:
     >>> both.mean, round(both.spread ** 2, 6), both.infinite
     (3.0, 4.666667, 1)
     """
-    return reduce(_together, parts, ValueStatistics())
+    return reduce(_merge_two, parts, ValueStatistics())
 
 
-def _together(one: ValueStatistics, other: ValueStatistics) -> ValueStatistics:
-    counts = one.count + other.count, one.nans + other.nans, one.infinite + other.infinite, one.zeros + other.zeros
-    ends = one.ends + other.ends
-    if not other.finite or not one.finite:
-        known = one if one.finite else other
-        return ValueStatistics(*counts, known.low, known.high, known.mean, known.squares, known.magnitude, ends)
-    whole = one.finite + other.finite
-    share, apart = other.finite / whole, other.mean - one.mean
+def _merge_two(first: ValueStatistics, second: ValueStatistics) -> ValueStatistics:
+    counts = (
+        first.count + second.count,
+        first.nans + second.nans,
+        first.infinite + second.infinite,
+        first.zeros + second.zeros,
+    )
+    ends = first.ends + second.ends
+    if not second.finite or not first.finite:
+        not_empty = first if first.finite else second
+        return ValueStatistics(
+            *counts, not_empty.low, not_empty.high, not_empty.mean, not_empty.squares, not_empty.magnitude, ends
+        )
+    whole = first.finite + second.finite
+    share, apart = second.finite / whole, second.mean - first.mean
     return ValueStatistics(
-        *counts, min(one.low, other.low), max(one.high, other.high), one.mean + apart * share,
-        one.squares + other.squares + apart * apart * one.finite * share,
-        one.magnitude + (other.magnitude - one.magnitude) * share, ends,
+        *counts, min(first.low, second.low), max(first.high, second.high), first.mean + apart * share,
+        first.squares + second.squares + apart * apart * first.finite * share,
+        first.magnitude + (second.magnitude - first.magnitude) * share, ends,
     )  # fmt: skip
 
 
@@ -160,8 +164,8 @@ class ValueChange:
     """How far the values of a tensor have moved.
 
     Attributes:
-        ratio: mean abs(Δw) / mean abs(w), w the values before; NaN where all of these are zero.
-        largest: the largest (abs(Δw) − a) / abs(w) of any value, a the absolute tolerance; 0 where none moved farther.
+        ratio: mean abs(Δw) / mean abs(w), w the values before; NaN if all of these are zero.
+        largest: the largest (abs(Δw) − a) / abs(w) of any value, a the absolute tolerance; 0 if none moved farther.
     """
 
     ratio: float

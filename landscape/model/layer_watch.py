@@ -1,7 +1,7 @@
-"""What each layer of a network gives, seen while it computes: outputs of modules, and of operations between modules.
+"""The outputs of each layer of a network, watched while it computes: of modules, and of operations between modules.
 
-No layer is changed: hooks that hold for all modules of the process say which module is called, and a mode of torch's
-dispatcher shows every operation, so that also networks without modules, such as exported graphs, can be watched.
+No layer is changed: global module hooks report which module is called, and a mode of torch's dispatcher sees every
+operation, so that networks without modules, such as exported graphs, can be watched too.
 """
 
 from __future__ import annotations
@@ -21,29 +21,31 @@ from landscape.model.layer_rules import BOUNDS, Tensors
 from landscape.model.layer_statistics import ValueStatistics, merge_statistics, statistics_of
 
 # ----------------------------------------------------------------------------------------------------
-# Masks: values that they make infinite, or next to -Inf, are no fault.
+# Masks: values that they make infinite, or hugely negative, are no fault.
 
-SIGN_CHANGING = ("neg", "mul", "div", "sub", "rsub", "abs")  # which make Inf of a mask's -Inf
-MASKING = ("add", "mul", "sub")  # by which a mask of finite numbers is made, and added to scores
-# A mask's number, such as -1e9 or the lowest of a type, is below the one, and what it leaves of scores so near to it.
+SIGN_CHANGING = ("neg", "mul", "div", "sub", "rsub", "abs")  # they turn a mask's -Inf into Inf
+MASKING = ("add", "mul", "sub")  # they make a mask of finite numbers, and add it to scores
+# A mask's number, such as -1e9 or the lowest of a type, is below MASKED; masked scores differ from it by NEAR at most.
 MASKED, NEAR = -1e4, 1e-2
 
 
 def is_watchable(value: Any) -> bool:
-    """Whether it is a tensor whose values can be looked at."""
+    """Whether a value is a tensor whose values can be read."""
     if not isinstance(value, Tensor) or value.is_meta or value._is_zerotensor():
-        return False  # reading a derivative that is zero, which has no memory, would end the process
+        return False  # a derivative that is zero has no memory: reading it would end the process
     return value.is_floating_point() or value.is_complex()
 
 
 def values_given(function: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
-    """What an operation is about to be given: copies of the tensors that it writes into, such as that of `exp_`."""
+    """The arguments of an operation before its call, with copies of tensors that it will write into, as `exp_` does."""
     values = [*arguments, *named.values()]
     if not function._schema.is_mutable:
         return values
     all_of_them = function._schema.arguments
-    written = {each.name for each in all_of_them if each.alias_info is not None and each.alias_info.is_write}
-    names = [*(each.name for each in all_of_them[: len(arguments)]), *named]
+    written = {
+        argument.name for argument in all_of_them if argument.alias_info is not None and argument.alias_info.is_write
+    }
+    names = [*(argument.name for argument in all_of_them[: len(arguments)]), *named]
     return [
         value.clone() if name in written and is_watchable(value) else value
         for name, value in zip(names, values, strict=True)
@@ -51,14 +53,14 @@ def values_given(function: Any, arguments: Sequence[Any], named: Mapping[str, An
 
 
 def origin_of_infinite(name: str, tensor: Tensor, arguments: Sequence[Any]) -> tuple[bool, bool]:
-    """Whether an operation made values that are not finite of ones that are; whether infinite ones only stayed so."""
+    """Whether an operation made values not finite from finite ones; whether its infinite values come from inputs."""
     if tensor.layout is not torch.strided or bool(torch.isfinite(tensor).all()):
         return False, False
-    given = [each for argument in arguments for each in _flat(argument)]
+    inputs = [value for argument in arguments for value in _flat(argument)]
     if bool(torch.isnan(tensor).any()):
-        return not any(_any(torch.isnan, each) for each in given), False
+        return not any(_any(torch.isnan, value) for value in inputs), False
     ways = (torch.isinf,) if name in SIGN_CHANGING or tensor.is_complex() else (torch.isposinf, torch.isneginf)
-    born = any(_any(way, tensor) and not any(_any(way, each) for each in given) for way in ways)
+    born = any(_any(way, tensor) and not any(_any(way, value) for value in inputs) for way in ways)
     return born, not born
 
 
@@ -67,43 +69,50 @@ def _any(way: Callable[[Tensor], Tensor], value: Tensor | float) -> bool:
 
 
 def _flat(argument: Any) -> list[Any]:
-    """The numbers and the tensors of an argument that may be infinite."""
+    """The members of an argument that may be infinite: numbers and tensors."""
     members = argument if isinstance(argument, (list, tuple)) else [argument]
     return [
-        each for each in members if isinstance(each, float) or (is_watchable(each) and each.layout is torch.strided)
+        value
+        for value in members
+        if isinstance(value, float) or (is_watchable(value) and value.layout is torch.strided)
     ]
 
 
-def beside_mask(operation: str, tensor: Tensor, known: ValueStatistics) -> ValueStatistics:
-    """The statistics of an operation's values that no mask has set to a number far below the others.
+def beside_mask(operation: str, tensor: Tensor, statistics: ValueStatistics) -> ValueStatistics:
+    """The statistics of an operation's values, without those that a mask has set far below the others.
 
     >>> scores = torch.tensor([0.5, -1.5, -1e9, -1e9])
     >>> beside_mask("add", scores, statistics_of(scores)).magnitude
     1.0
     """
-    if operation not in MASKING or not known.low <= MASKED or tensor.layout is not torch.strided or tensor.is_complex():
-        return known
-    hidden = tensor <= known.low / 2
+    if (
+        operation not in MASKING
+        or not statistics.low <= MASKED
+        or tensor.layout is not torch.strided
+        or tensor.is_complex()
+    ):
+        return statistics
+    hidden = tensor <= statistics.low / 2
     rest, lowest = tensor[~hidden], tensor[hidden].double()
-    if lowest.numel() < 2 or not rest.numel() or not bool((lowest <= known.low * (1 - NEAR)).all()):
-        return known
+    if lowest.numel() < 2 or not rest.numel() or not bool((lowest <= statistics.low * (1 - NEAR)).all()):
+        return statistics
     return statistics_of(rest)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Logarithms of zeros: -Inf is a mask where later operations make finite values of all of it, and otherwise a fault.
+# Logarithms of zeros: -Inf is a mask if later operations make finite values of all of it, and otherwise a fault.
 
 LOGARITHMS = ("log", "log2", "log10")
 
 
 def is_log_of_zeros(operation: str, tensor: Tensor) -> bool:
-    """Whether all of an operation's values that are not finite are -Inf of a logarithm, as of the zeros of a mask."""
+    """Whether all values that are not finite are -Inf from a logarithm, as from the zeros of a mask."""
     return operation in LOGARITHMS and bool((torch.isfinite(tensor) | torch.isneginf(tensor)).all())
 
 
 @dataclass
-class _Held:
-    """A memory with -Inf: of which layers, and whether an operation was given it since."""
+class _Memory:
+    """Memory that holds -Inf: the layers that it comes from, and whether an operation has read it since."""
 
     layers: frozenset[str]
     used: bool = False
@@ -112,7 +121,7 @@ class _Held:
 class LogMasks:
     """Follows the -Inf that logarithms make of zeros through one pass of a network.
 
-    A softmax makes finite values of it. It is a fault where NaN or +Inf comes of it, and where the pass ends with it.
+    A softmax makes finite values of it. It is a fault if NaN or +Inf results from it, or if the pass ends with it.
 
     Attributes:
         guilty: the layers whose -Inf was a fault.
@@ -120,45 +129,47 @@ class LogMasks:
 
     def __init__(self) -> None:
         self.guilty = set[str]()
-        self._held = dict[int, _Held]()  # by the address of the memory, which views share
+        self._memories = dict[int, _Memory]()  # by the address of the memory, which views share
 
-    def made(self, layer: str, tensor: Tensor) -> None:
-        """A layer made -Inf of zeros by a logarithm."""
-        self._held[_address(tensor)] = _Held(frozenset((layer,)))
+    def note(self, layer: str, tensor: Tensor) -> None:
+        """Note that the logarithm of a layer made -Inf of zeros."""
+        self._memories[_address(tensor)] = _Memory(frozenset((layer,)))
 
-    def computed(self, arguments: Sequence[Any], given: Sequence[Any], output: Any) -> None:
-        """An operation was carried out.
+    def follow(self, arguments: Sequence[Any], before: Sequence[Any], output: Any) -> None:
+        """Follow -Inf through an operation.
 
         Args:
-            given: the arguments as they were before it, which may have written into some.
+            before: the arguments before the operation, which may have written into some.
         """
-        if not self._held:
+        if not self._memories:
             return
-        pairs = zip(_tensors(arguments), _tensors(given), strict=True)
-        known = [(self._held.get(_address(each)), before) for each, before in pairs]
-        memories = [held for held, before in known if held is not None and _has(torch.isneginf, before)]
+        pairs = zip(_tensors(arguments), _tensors(before), strict=True)
+        inputs = [(self._memories.get(_address(tensor)), values) for tensor, values in pairs]
+        memories = [memory for memory, values in inputs if memory is not None and _has(torch.isneginf, values)]
         if not memories:
             return
         layers = frozenset[str]().union(*(memory.layers for memory in memories))
         for memory in memories:
             memory.used = True
-        wrong = [each for each in _tensors(given) if _has(torch.isnan, each) or _has(torch.isposinf, each)]
+        wrong = any(_has(torch.isnan, tensor) or _has(torch.isposinf, tensor) for tensor in _tensors(before))
         for tensor in _tensors([output]):
             if not wrong and (_has(torch.isnan, tensor) or _has(torch.isposinf, tensor)):
                 self.guilty |= layers
             elif _has(torch.isneginf, tensor):
-                self._held[_address(tensor)] = _Held(layers)
+                self._memories[_address(tensor)] = _Memory(layers)
 
     def end(self) -> None:
-        """The pass has ended: -Inf that no operation was given is in its output, a fault."""
-        for memory in self._held.values():
+        """End the pass: -Inf that no operation has read is in its output, a fault."""
+        for memory in self._memories.values():
             self.guilty |= frozenset() if memory.used else memory.layers
-        self._held = {}
+        self._memories = {}
 
 
 def _tensors(values: Sequence[Any]) -> list[Tensor]:
-    flat = [each for value in values for each in (value if isinstance(value, (list, tuple)) else [value])]
-    return [each for each in flat if is_watchable(each) and each.layout is torch.strided and not each.is_complex()]
+    flat = [member for value in values for member in (value if isinstance(value, (list, tuple)) else [value])]
+    return [
+        member for member in flat if is_watchable(member) and member.layout is torch.strided and not member.is_complex()
+    ]
 
 
 def _address(tensor: Tensor) -> int:
@@ -172,9 +183,9 @@ def _has(way: Any, tensor: Tensor) -> bool:
 ACTIVATIONS = {
     "relu": "relu", "threshold": "relu", "sigmoid": "sigmoid", "hardsigmoid": "sigmoid", "tanh": "tanh",
 }  # fmt: skip
-CLAMPS = ("clamp_min", "clamp", "hardtanh")  # a ReLU where they clamp at 0
+CLAMPS = ("clamp_min", "clamp", "hardtanh")  # a ReLU if they clamp at 0
 MODULES = {"ReLU": "relu", "ReLU6": "relu", "Sigmoid": "sigmoid", "Hardsigmoid": "sigmoid", "Tanh": "tanh"}
-# Operations that only move, make or choose values: what they give is not a layer's output.
+# Operations that only move, make or choose values: their results are no layer's output.
 MOVING = frozenset((
     "alias", "arange", "bernoulli", "cat", "clone", "constant_pad_nd", "contiguous", "copy", "detach", "dropout",
     "empty", "empty_like", "fill", "flip", "full", "full_like", "gather", "index", "index_select", "lift_fresh",
@@ -183,21 +194,21 @@ MOVING = frozenset((
     "scalar_tensor", "select_scatter", "slice_scatter", "sort", "stack", "to_copy", "topk", "tril", "triu",
     "unsafe_view", "where", "zero", "zeros", "zeros_like", "new_zeros_with_same_feature_meta",
 ))  # fmt: skip
-OUTSIDE = "observe"  # what operations outside the network are called by
+OUTSIDE = "observe"  # the owner of operations outside the network
 
 
 @dataclass
 class WatchedLayer:
-    """What a layer gave so far: a module, an operation between modules, or one outside the network.
+    """The outputs so far of a layer: a module, an operation between modules, or one outside the network.
 
     Attributes:
-        name: of the module, `block1.relu()` of an operation in it, with `#2` and so on of later calls.
+        name: of the module; `block1.relu()` for an operation in it; with `#2` and so on for later calls.
         kind: the class of the module, or `operation`.
-        activation: `relu`, `sigmoid` or `tanh`, where it is one.
+        activation: `relu`, `sigmoid` or `tanh`, if it is one.
         shape: of the output in the first batch.
-        unmasked: statistics without what a mask has made next to -Inf.
-        from_infinite: whether all that was infinite came so from what was given.
-        born: the operation in it that first made a value that is not finite of values that are.
+        unmasked: statistics without values that a mask has made hugely negative.
+        from_infinite: whether all infinite values come from infinite inputs.
+        born: the first operation in it that made a value not finite from finite ones.
     """
 
     name: str
@@ -212,7 +223,7 @@ class WatchedLayer:
     born: str = ""
 
     def seen(self) -> Tensors:
-        """As rules are asked about it."""
+        """The values in the form that rules judge."""
         return Tensors(
             self.name, self.statistics, self.activation, in_model=self.in_model, from_infinite=self.from_infinite,
             unmasked=self.unmasked,
@@ -225,11 +236,11 @@ class _Call:
 
     Attributes:
         name: with the number of the call.
-        whole: whether it is a layer of torch's, whose operations are its own business.
-        parent: whether it has modules of its own.
+        whole: whether it is a layer of torch, whose operations are not watched one by one.
+        parent: whether it has child modules.
         operations: how many it carried out itself.
-        last: its last activation, or '' where another operation came after it.
-        born: its first operation that made a value not finite of values that are.
+        last: its last activation, or '' if another operation came after it.
+        born: its first operation that made a value not finite from finite ones.
     """
 
     name: str
@@ -242,15 +253,15 @@ class _Call:
 
 
 class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
-    """Keeps the statistics of every layer of a network while it is entered.
+    """Collects the statistics of every layer of a network while it is entered.
 
-    Nothing is kept before `begin`, which is called at each batch: calls of a module that is used again are told apart
-    by their number in the batch.
+    Nothing is collected before `begin`, which must be called at each batch: repeated calls of a module are
+    distinguished by their number in the batch.
 
     Args:
-        model: the network, in eval mode; what is called outside it counts as `observe`.
-        operations: whether operations between modules are seen, beside modules.
-        numbered: whether the calls of a module that is called again are told apart.
+        model: the network, in eval mode; operations outside it belong to `observe`.
+        operations: whether operations between modules are watched, beside modules.
+        numbered: whether repeated calls of a module are distinguished.
         when: whether a call counts.
 
     Attributes:
@@ -281,7 +292,7 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
         self._opened.close()
 
     def begin(self, *, on: bool = True) -> None:
-        """A batch begins."""
+        """Begin a batch."""
         self._end()
         self.on, self._stack, self._numbers, self._last = on, [], Counter(), (0, 0)
 
@@ -292,12 +303,12 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
 
     @property
     def where(self) -> str:
-        """The innermost layer that was called and has not returned, as where user code raises; '' where none is."""
+        """The innermost layer that is being called, for errors of user code; '' if there is none."""
         return self._stack[-1].name or "the model" if self._stack else ""
 
     @property
     def busy(self) -> bool:
-        """Whether statistics are being computed, whose operations are not the network's."""
+        """Whether statistics are being computed, whose operations are not those of the network."""
         return self._busy
 
     def _called(self, module: nn.Module, _: Any) -> None:
@@ -309,8 +320,8 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
         self._stack.append(_Call(name, module, whole, parent))
 
     def _returned(self, module: nn.Module, _: Any, output: Any) -> None:
-        while self._stack and any(each.module is module for each in self._stack):
-            call = self._stack.pop()  # those above it raised, and somebody caught it
+        while self._stack and any(call.module is module for call in self._stack):
+            call = self._stack.pop()  # calls above it have raised, and their caller caught the exception
             if call.module is module:
                 with self._computing():
                     self._keep(call, output)
@@ -321,7 +332,7 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
         for place, tensor in named:
             leaf = not call.parent and (call.operations or not self._operations)
             if not leaf and _place(tensor) == self._last:
-                continue  # what the last layer in it gave, handed on
+                continue  # it returned the output of its last layer unchanged
             name = f"{call.name or 'the model'}{place}"
             kind = type(call.module).__name__
             activation = call.last if leaf and len(named) == 1 else ""
@@ -332,13 +343,13 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
         if self._stack and call.born:
             self._stack[-1].born = self._stack[-1].born or call.born
 
-    def computed(self, function: Any, arguments: Sequence[Any], given: Sequence[Any], output: Any) -> None:
-        """An operation was carried out; `given` are its arguments as they were before."""
+    def note_operation(self, function: Any, arguments: Sequence[Any], before: Sequence[Any], output: Any) -> None:
+        """Note an operation that was carried out; `before` are its arguments before the call."""
         tensor = output[0] if isinstance(output, (tuple, list)) and output else output
         if not self.on or function.is_view:
             return
         with self._computing():
-            self._log_masks.computed(arguments, given, output)
+            self._log_masks.follow(arguments, before, output)
         if not is_watchable(tensor):
             return
         name, call = function._schema.name.partition("::")[2].strip("_"), self._stack[-1] if self._stack else None
@@ -346,7 +357,7 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
             return
         with self._computing():
             activation = _activation_of(name, arguments)
-            born, from_infinite = origin_of_infinite(name, tensor, given)
+            born, from_infinite = origin_of_infinite(name, tensor, before)
             masks = born and (call is None or not call.whole) and is_log_of_zeros(name, tensor)
             born, from_infinite = born and not masks, from_infinite or masks
             if call is not None:
@@ -357,11 +368,11 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
                 return
             owner = OUTSIDE if call is None else call.name
             layer = self._numbered(f"{owner}.{name}()" if owner else f"{name}()")
-            kept = self._add(layer, "operation", call is not None, activation, tensor, name)
-            kept.born = kept.born or (name if born else "")
-            kept.from_infinite = kept.from_infinite or from_infinite
+            added = self._add(layer, "operation", call is not None, activation, tensor, name)
+            added.born = added.born or (name if born else "")
+            added.from_infinite = added.from_infinite or from_infinite
             if masks:
-                self._log_masks.made(layer, tensor)
+                self._log_masks.note(layer, tensor)
 
     def _add(
         self, name: str, kind: str, in_model: bool, activation: str, tensor: Tensor, operation: str = ""
@@ -370,9 +381,9 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
         if layer is None:
             shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
             layer = self.layers[name] = WatchedLayer(name, kind, in_model, activation, shape, dtype)
-        found = statistics_of(tensor, BOUNDS.get(activation))
-        layer.statistics = merge_statistics([layer.statistics, found])
-        layer.unmasked = merge_statistics([layer.unmasked, beside_mask(operation, tensor, found)])
+        statistics = statistics_of(tensor, BOUNDS.get(activation))
+        layer.statistics = merge_statistics([layer.statistics, statistics])
+        layer.unmasked = merge_statistics([layer.unmasked, beside_mask(operation, tensor, statistics)])
         self._last = _place(tensor)
         return layer
 
@@ -391,7 +402,7 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Tells a watcher of every operation."""
+    """Reports every operation to a watcher."""
 
     def __init__(self, watcher: NetworkWatcher) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -403,9 +414,9 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         named = kwargs or {}
         if self._watcher.busy:
             return func(*args, **named)
-        given = values_given(func, args, named)
+        before = values_given(func, args, named)
         output = func(*args, **named)
-        self._watcher.computed(func, [*args, *named.values()], given, output)
+        self._watcher.note_operation(func, [*args, *named.values()], before, output)
         return output
 
 
@@ -416,23 +427,23 @@ def _activation_of(name: str, arguments: Sequence[Any]) -> str:
 
 
 def _named_tensors(output: Any, place: str = "") -> list[tuple[str, Tensor]]:
-    """The tensors of what a module returns: one, or those of tuples, lists and dicts with their places in these."""
+    """The tensors that a module returns, each with its place in tuples, lists and dicts ('' for a single tensor)."""
     while isinstance(output, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(output):
-        output = torch._C._functorch.get_unwrapped(output)  # as in torch.func.jvp, where it has no memory of its own
+        output = torch._C._functorch.get_unwrapped(output)  # in torch.func.jvp, wrapped tensors have no memory
     if isinstance(output, Tensor):
         return [(place, output)] if is_watchable(output) else []
     if isinstance(output, Mapping):
-        members = [(f"[{name}]", each) for name, each in output.items()]
+        members = [(f"[{name}]", member) for name, member in output.items()]
     elif isinstance(output, (tuple, list)):
-        members = [(f"[{number}]", each) for number, each in enumerate(output)]
+        members = [(f"[{number}]", member) for number, member in enumerate(output)]
     else:
-        members = [(f".{name}", each) for name, each in getattr(output, "__dict__", {}).items()]
-        members = [(name, each) for name, each in members if isinstance(each, (Tensor, tuple, list, dict))]
+        members = [(f".{name}", member) for name, member in getattr(output, "__dict__", {}).items()]
+        members = [(name, member) for name, member in members if isinstance(member, (Tensor, tuple, list, dict))]
     if len(members) == 1 and isinstance(output, (tuple, list)):
         return _named_tensors(members[0][1], place)
-    return [found for name, each in members for found in _named_tensors(each, place + name)]
+    return [pair for name, member in members for pair in _named_tensors(member, place + name)]
 
 
 def _place(tensor: Tensor) -> tuple[int, int]:
-    """Where its values lie, and how many they are."""
+    """The address and the number of a tensor's values."""
     return (tensor.data_ptr(), tensor.numel()) if tensor.layout is torch.strided else (id(tensor), 0)

@@ -1,15 +1,15 @@
-"""What a packed graph would take in memory and work, found before any of it is computed.
+"""The memory and work of a packed graph, bounded before any of it is computed.
 
-The graph is run once for every shape of a batch on tensors that have shapes and no memory (`FakeTensorMode`). On the
-way each operation's numbers and sizes are looked at, the memory that is alive is summed, and the work is counted. What
-does not fit the free memory, or takes more work than a file of this size has reason to ask for, is refused in a
-sentence, in place of one of the allocator's, of a killed process, or of none.
+The graph is run once for every shape of a batch on tensors with shapes but without memory (`FakeTensorMode`). On the
+way, the numbers and sizes of each operation are checked, the memory that is alive is summed, and the work is counted. A
+graph that does not fit the free memory, or takes more work than a file of this size can justify, is refused in a
+sentence, instead of by the allocator, by a killed process, or never.
 
-A mask picks as many values as it says, which no shape knows. The graph is followed up to there, with as many values as
-the mask has places; when the operation has run, it is followed on from there with the sizes that came of it.
+How many values a mask picks depends on its values, not on shapes. The graph is followed up to such an operation, with
+as many values as the mask has places; once the operation has run, it is followed further with the actual sizes.
 
-Derivatives, and engines that compute several points at once, take a multiple of it; how many points and samples are
-computed at once is the choice of this side, not of the file.
+Derivatives, and engines that compute several points at once, take a multiple of this; how many points and samples are
+computed at once is chosen here, not by the file.
 """
 
 from __future__ import annotations
@@ -34,18 +34,17 @@ from landscape.core.errors import JobError, message_of
 from landscape.model.packed_operations import BY_DIMENSION, proxy_in
 from landscape.model.packed_rules import RULES, refuse_numbers
 
-SHARE = 0.9  # of the free memory: the rest is for what kernels take besides
-# Multiplications and additions that a call may take: a constant; for each operation; and for each pair of a number that
-# the file holds and one of the batch. Each weight of a network is used for each input a few times at most, so that the
-# largest honest ones stay a thousandfold below.
+SHARE = 0.9  # of the free memory: the rest is for other needs of kernels
+# Multiplications and additions that a call may take: a constant; per operation; and per pair of a number in the file
+# and one in the batch. A network uses each weight a few times per input: the largest honest ones need a thousandth.
 WORK, WORK_OF_NODE, WORK_OF_PAIR = 2_000_000_000, 10_000_000, 10_000
-HELD_AT_LEAST = 100  # numbers, for graphs that hold no weights, such as criteria
-LARGEST = 1 << 53  # numbers in a tensor, or in a view of few that is that large
-UNKNOWN = object()  # what an operation makes that has not run yet
+HELD_AT_LEAST = 100  # numbers, for graphs without weights, such as criteria
+LARGEST = 1 << 53  # numbers in a tensor, or in an expanded view
+UNKNOWN = object()  # the result of an operation that has not run yet
 MOST_SEEN = 10_000  # shapes of batches that are known to be within bounds
 MOST_PARTS = 100_000  # tensors that one operation returns
-LARGEST_NUMBER = 1 << 62  # of arithmetic of sizes
-# Operations that take more than one step per number, by how many about; these also take memory besides their results.
+LARGEST_NUMBER = 1 << 62  # in arithmetic of sizes
+# Operations that take more than one step per number: about how many. They also take memory beside their results.
 SLOW = {
     **dict.fromkeys(
         ("sort", "topk", "kthvalue", "median", "nanmedian", "argsort", "isin", "_fft_c2c", "_fft_c2r", "_fft_r2c"), 40
@@ -62,7 +61,7 @@ SLOW = {
 }  # fmt: skip
 
 
-# Operations that make as many values as their values say.
+# Operations whose number of results depends on values.
 BY_VALUES = {
     "index.Tensor", "argwhere.default", "masked_select.default", "nonzero.default", "nonzero_numpy.default",
     "where.default",
@@ -70,7 +69,7 @@ BY_VALUES = {
 
 
 class TensorLayout(NamedTuple):
-    """What is known of a tensor without its values."""
+    """The properties of a tensor without its values."""
 
     shape: torch.Size
     strides: tuple[int, ...]
@@ -82,29 +81,29 @@ class TensorLayout(NamedTuple):
         return cls(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
 
 
-def report_what_is_picked(found: Any) -> Callable[..., Any]:
+def report_sizes(operation: Any) -> Callable[..., Any]:
     """Wrap an operation of `BY_VALUES` so that it reports the sizes of its result; traced, it stays one call."""
 
     def computed(*args: Any, **kwargs: Any) -> Any:
         proxy = proxy_in((args, *kwargs.values()))
         if proxy is not None:
             return proxy.tracer.create_proxy("call_function", computed, args, kwargs)
-        result = found(*args, **kwargs)
+        result = operation(*args, **kwargs)
         if _is_by_values(computed._checked, args):  # type: ignore[attr-defined]
             computed._tell(result)  # type: ignore[attr-defined]
         return result
 
-    computed.__name__ = found.__name__.replace(".", "_")
-    computed._schema = found._schema  # type: ignore[attr-defined]  # where graphs look up names of arguments
-    computed._checked = getattr(found, "_checked", found)  # type: ignore[attr-defined]
-    computed._tell = lambda result: None  # type: ignore[attr-defined]  # what `bounds_of` puts in its place
+    computed.__name__ = operation.__name__.replace(".", "_")
+    computed._schema = operation._schema  # type: ignore[attr-defined]  # where graphs look up names of arguments
+    computed._checked = getattr(operation, "_checked", operation)  # type: ignore[attr-defined]
+    computed._tell = lambda result: None  # type: ignore[attr-defined]  # replaced by `bounds_of`
     return computed
 
 
-def _is_by_values(found: Any, args: Sequence[Any]) -> bool:
-    """Whether this call makes as many values as its values say; an index does where it is a mask."""
-    if found.__name__ != "index.Tensor":
-        return found.__name__ in BY_VALUES
+def _is_by_values(operation: Any, args: Sequence[Any]) -> bool:
+    """Whether the number of results of this call depends on values; with an index, only if it is a mask."""
+    if operation.__name__ != "index.Tensor":
+        return operation.__name__ in BY_VALUES
     return len(args) > 1 and isinstance(args[1], (list, tuple)) and any(map(_is_mask, args[1]))
 
 
@@ -113,18 +112,18 @@ def _is_mask(index: Any) -> bool:
 
 
 def bounds_of(name: str, graph: fx.Graph) -> Callable[[nn.Module, Sequence[Tensor]], None]:
-    """A function to call before a graph, with the model and the tensors that the graph is given.
+    """A function to call before a graph, with the model and the inputs of the graph.
 
-    It looks at the graph once for every shape that these have, and that the values picked in it by masks have. It
-    raises JobError, which names the operation and the bound, where the graph would do what none may do.
+    It checks the graph once for every combination of shapes: of the inputs, and of the values that masks pick. It
+    raises JobError, which names the operation and the bound, if the graph exceeds a bound.
     """
     seen: set[tuple[Any, ...]] = set()
-    now = threading.local()  # the call that runs: its model, its inputs, what masks have picked so far, and its look
-    told = [node.target for node in graph.nodes if hasattr(node.target, "_tell")]
+    now = threading.local()  # the running call: its model, its inputs, the sizes that masks have picked, its `_Call`
+    reporting = [node.target for node in graph.nodes if hasattr(node.target, "_tell")]
 
     def look(model: nn.Module, leaves: Sequence[Tensor]) -> None:
         now.model = None
-        if all(map(_has_memory, leaves)):  # otherwise it is traced, or computed without values: nothing is allocated
+        if all(map(_has_memory, leaves)):  # otherwise the graph is traced, or computed without values
             now.model, now.leaves, now.picked, now.call = model, tuple(map(TensorLayout.of, leaves)), [], None
             go_on()
 
@@ -146,24 +145,24 @@ def bounds_of(name: str, graph: fx.Graph) -> Callable[[nn.Module, Sequence[Tenso
             seen.add(key)
             if now.call.is_done:
                 now.call = None
-        if not told:
+        if not reporting:
             now.model = None
 
-    for each in told:
-        each._tell = torch.compiler.disable(tell)  # type: ignore[no-untyped-call]
+    for operation in reporting:
+        operation._tell = torch.compiler.disable(tell)  # type: ignore[no-untyped-call]
     outside: Callable[[nn.Module, Sequence[Tensor]], None] = torch.compiler.disable(look)  # type: ignore[no-untyped-call]
     return outside
 
 
 def _has_memory(leaf: Tensor) -> bool:
-    """Whether a tensor is none that stands for another while it is traced."""
+    """Whether a tensor is a real one, not a placeholder of tracing."""
     sizes = all(type(size) is int for size in leaf.shape)
     return sizes and not isinstance(leaf, FakeTensor) and leaf.device.type != "meta"
 
 
 @contextlib.contextmanager
 def _apart() -> Iterator[None]:
-    """Outside of whatever transforms or watches the computation; and quietly, as torch prints what it refuses."""
+    """Leave all transforms and modes of the caller; and silence torch, which prints what it refuses."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     before, logger.disabled = logger.disabled, True
     try:
@@ -181,8 +180,8 @@ class _Call:
         self._model, self._name, self._graph, self._leaves = model, name, graph, leaves
         self._mode = FakeTensorMode(allow_fallback_kernels=False)
         tensors = (*model.parameters(), *model.buffers(), *getattr(model, "constants", ()))
-        held = sum(each.numel() for each in tensors) + HELD_AT_LEAST
-        batch = sum(math.prod(each.shape) for each in leaves)
+        held = sum(tensor.numel() for tensor in tensors) + HELD_AT_LEAST
+        batch = sum(math.prod(tensor.shape) for tensor in leaves)
         work = WORK + WORK_OF_NODE * len(graph.nodes) + WORK_OF_PAIR * held * batch
         self._counting = _Counting(int(SHARE * free_bytes(leaves[0].device)), work)
         self._fakes: dict[int, Tensor] = {}
@@ -193,10 +192,10 @@ class _Call:
         self.is_done = False
 
     def follow(self, picked: Sequence[tuple[TensorLayout, ...]]) -> None:
-        """Follow the graph from where it was left to its end, or to a mask of which is not known what it picks.
+        """Follow the graph from the last place to its end, or to the next mask whose number of values is unknown.
 
         Args:
-            picked: what came of the masks before.
+            picked: the layouts of the results of earlier masks.
         """
         while not self.is_done:
             node = self._nodes[self._place]
@@ -242,13 +241,15 @@ class _Call:
                 return self._layer(self._model.get_submodule(str(node.target)))(*args)
         target: Any = node.target
         if isinstance(getattr(target, "_schema", None), torch._C.FunctionSchema) or _is_torchs(target):
-            found = getattr(target, "_checked", target)
-            refuse_numbers(found, args, kwargs)
+            operation = getattr(target, "_checked", target)
+            refuse_numbers(operation, args, kwargs)
             with self._mode:
-                if (rule := RULES.get(found.__name__.partition(".")[0])) is not None and (why := rule(*args, **kwargs)):
+                if (rule := RULES.get(operation.__name__.partition(".")[0])) is not None and (
+                    why := rule(*args, **kwargs)
+                ):
                     raise ValueError(why)
-                if hasattr(target, "_tell") and _is_by_values(found, args):
-                    return self._by_values(found, args, kwargs, picked)
+                if hasattr(target, "_tell") and _is_by_values(operation, args):
+                    return self._by_values(operation, args, kwargs, picked)
                 with self._counting:
                     return target(*args, **kwargs)
         if target is getattr:
@@ -257,33 +258,38 @@ class _Call:
             return self._fake(target(*args))
         return _number(target, args)
 
-    def _by_values(self, found: Any, args: Any, kwargs: Any, picked: Sequence[tuple[TensorLayout, ...]]) -> Any:
-        """What came of an operation that makes as many values as its values say; `UNKNOWN` where it has not run yet."""
+    def _by_values(self, operation: Any, args: Any, kwargs: Any, picked: Sequence[tuple[TensorLayout, ...]]) -> Any:
+        """The result of an operation whose sizes depend on values; `UNKNOWN` if it has not run yet."""
         if self._picked == len(picked):
-            self._counting.add_most_of(found, args, kwargs)
+            self._counting.add_most_of(operation, args, kwargs)
             return UNKNOWN
         layouts, self._picked = picked[self._picked], self._picked + 1
-        made = [torch.empty_strided(each.shape, each.strides, dtype=each.dtype, device=each.device) for each in layouts]
-        self._counting.add_memory(made, 0)
-        return made[0] if found._schema.returns[0].type.kind() == "TensorType" else made
+        fakes = [
+            torch.empty_strided(layout.shape, layout.strides, dtype=layout.dtype, device=layout.device)
+            for layout in layouts
+        ]
+        self._counting.add_memory(fakes, 0)
+        return fakes[0] if operation._schema.returns[0].type.kind() == "TensorType" else fakes
 
     def _fake(self, tensor: Tensor | TensorLayout) -> Tensor:
-        """One of the same layout without memory; the same one where it is asked for again."""
+        """A tensor of the same layout without memory; always the same one for the same tensor."""
         if id(tensor) not in self._fakes:
             shape, strides, dtype, device = tensor if isinstance(tensor, TensorLayout) else TensorLayout.of(tensor)
             with self._mode:
-                made = torch.empty_strided(shape, strides, dtype=dtype, device=device)
-            self._fakes[id(tensor)] = made
-            self._kept.append((made, made.shape))
+                fake = torch.empty_strided(shape, strides, dtype=dtype, device=device)
+            self._fakes[id(tensor)] = fake
+            self._kept.append((fake, fake.shape))
         return self._fakes[id(tensor)]
 
     def _layer(self, module: nn.Module) -> Callable[..., Any]:
-        """What the layer's class computes, on tensors without memory, without the hooks of the layer."""
+        """The forward of the layer's class on tensors without memory, without the hooks of the layer."""
         twin = object.__new__(type(module))
         twin.__dict__.update(module.__dict__)
         for kind in ("_parameters", "_buffers"):
-            held = getattr(module, kind)
-            twin.__dict__[kind] = {name: None if each is None else self._fake(each) for name, each in held.items()}
+            tensors = getattr(module, kind)
+            twin.__dict__[kind] = {
+                name: None if tensor is None else self._fake(tensor) for name, tensor in tensors.items()
+            }
         return lambda *args: type(module).forward(twin, *args)
 
 
@@ -306,42 +312,48 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         packet = func._schema.name.removeprefix("aten::")
         _refuse_many_parts(packet, args)
         result = func(*args, **kwargs)
-        given, made = list(_tensors((args, kwargs))), list(_tensors(result))
-        known = {each.untyped_storage()._cdata for each in given}
-        news = [each for each in made if each.untyped_storage()._cdata not in known]
-        for each in made:
-            if math.prod(each.shape) > LARGEST:
-                raise ValueError(f"its result has {math.prod(each.shape):,} numbers")
+        inputs, results = list(_tensors((args, kwargs))), list(_tensors(result))
+        memories = {tensor.untyped_storage()._cdata for tensor in inputs}
+        news = [tensor for tensor in results if tensor.untyped_storage()._cdata not in memories]
+        for tensor in results:
+            if math.prod(tensor.shape) > LARGEST:
+                raise ValueError(f"its result has {math.prod(tensor.shape):,} numbers")
         if not news and not func._schema.is_mutable:
             return result  # a view
         slow = SLOW.get(packet, 1)
-        numbers = sum(math.prod(each.shape) for each in (*given, *made))
-        self._add_work(slow * numbers + _work_of(func, packet, args, kwargs, result, made))
-        besides = sum(_excess(each) for each in given)
-        besides += 2 * sum(each.nbytes for each in given) if slow > 1 or packet.startswith(("_linalg", "linalg")) else 0
-        self.add_memory(news, besides + _besides(packet, args, made))
+        numbers = sum(math.prod(tensor.shape) for tensor in (*inputs, *results))
+        self._add_work(slow * numbers + _work_of(func, packet, args, kwargs, result, results))
+        besides = sum(_excess(tensor) for tensor in inputs)
+        besides += (
+            2 * sum(tensor.nbytes for tensor in inputs) if slow > 1 or packet.startswith(("_linalg", "linalg")) else 0
+        )
+        self.add_memory(news, besides + _besides(packet, args, results))
         return result
 
-    def add_most_of(self, found: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Add the most that an operation can make that makes as many values as its values say: one for every place."""
-        given = list(_tensors((args, kwargs)))
-        masks = [each for each in _tensors(args[1]) if _is_mask(each)] if found.__name__ == "index.Tensor" else given
-        places = sum(_places(each) for each in masks)
-        if found.__name__ == "masked_select.default":
-            shape = torch.broadcast_shapes(*(each.shape for each in given))  # type: ignore[no-untyped-call]
+    def add_most_of(self, operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Add the most that an operation can make whose sizes depend on values: one value for every place."""
+        tensors = list(_tensors((args, kwargs)))
+        masks = (
+            [tensor for tensor in _tensors(args[1]) if _is_mask(tensor)]
+            if operation.__name__ == "index.Tensor"
+            else tensors
+        )
+        places = sum(_places(tensor) for tensor in masks)
+        if operation.__name__ == "masked_select.default":
+            shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))  # type: ignore[no-untyped-call]
             places += 2 * math.prod(shape)
         self._add_work(SLOW["index"] * places)
         self.add_memory([], 16 * places)
-        if found.__name__ == "index.Tensor":
-            longest = max(math.prod(each.shape) for each in masks)
-            others = [math.prod(each.shape) for each in _tensors(args[1]) if not _is_mask(each)]
-            longest = longest if max(others, default=1) == 1 else 1  # a mask goes along with others where it picks one
+        if operation.__name__ == "index.Tensor":
+            longest = max(math.prod(tensor.shape) for tensor in masks)
+            others = [math.prod(tensor.shape) for tensor in _tensors(args[1]) if not _is_mask(tensor)]
+            longest = longest if max(others, default=1) == 1 else 1  # a mask can only broadcast if it picks one
             picks: list[Any] = []
-            for each in args[1]:
-                zeros = each.new_zeros([longest], dtype=torch.int64) if _is_mask(each) else each
-                picks += [zeros] * (each.dim() if _is_mask(each) else 1)
+            for tensor in args[1]:
+                zeros = tensor.new_zeros([longest], dtype=torch.int64) if _is_mask(tensor) else tensor
+                picks += [zeros] * (tensor.dim() if _is_mask(tensor) else 1)
             with self:
-                found(args[0], picks)
+                operation(args[0], picks)
 
     def _add_work(self, work: int) -> None:
         self._work += work
@@ -351,14 +363,14 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
 
     def add_memory(self, news: Sequence[Tensor], besides: int) -> None:
-        for each in news:
-            storage = each.untyped_storage()
+        for tensor in news:
+            storage = tensor.untyped_storage()
             if storage._cdata not in self._alive or _is_gone(self._alive[storage._cdata][0]):
                 self._bytes += storage.nbytes()
-                held = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
-                self._alive[storage._cdata] = held, storage.nbytes()
+                entry = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+                self._alive[storage._cdata] = entry, storage.nbytes()
         if self._bytes + besides > self._most_memory:
-            self._alive = {place: held for place, held in self._alive.items() if not _is_gone(held[0])}
+            self._alive = {place: entry for place, entry in self._alive.items() if not _is_gone(entry[0])}
             self._bytes = sum(size for _, size in self._alive.values())
         if self._bytes + besides > self._most_memory:
             raise ValueError(
@@ -370,12 +382,12 @@ def _is_gone(storage: StorageWeakRef) -> bool:
     return bool(storage.expired())  # type: ignore[no-untyped-call]
 
 
-def _work_of(func: Any, packet: str, args: Any, kwargs: Any, result: Any, made: Sequence[Tensor]) -> int:
-    """What an operation takes beyond a step per number."""
+def _work_of(func: Any, packet: str, args: Any, kwargs: Any, result: Any, results: Sequence[Tensor]) -> int:
+    """The steps of an operation beyond one per number."""
     formula = flop_registry.get(func._overloadpacket)
-    numbers = sum(math.prod(each.shape) for each in made)
+    numbers = sum(math.prod(tensor.shape) for tensor in results)
     if formula is not None:
-        # The kernel of transposed convolutions goes over its stride for every number that it makes.
+        # The kernel of transposed convolutions loops over its stride for every result.
         strides = max(args[3], default=1) if packet == "convolution" and args[6] else 0
         return int(formula(*args, **kwargs, out_val=result)) + numbers * strides
     if "pool" in packet and len(args) > 1 and isinstance(args[1], (list, tuple)) and not packet.startswith("_adaptive"):
@@ -384,30 +396,32 @@ def _work_of(func: Any, packet: str, args: Any, kwargs: Any, result: Any, made: 
         query, key = args[0], args[1]
         return 4 * int(math.prod(query.shape)) * int(key.shape[-2])
     if "linalg" in packet or packet in ("cholesky_solve", "triangular_solve", "cholesky"):
-        return 20 * sum(int(math.prod(each.shape) * min(each.shape[-2:])) for each in _tensors(args) if each.dim() > 1)
+        return 20 * sum(
+            int(math.prod(tensor.shape) * min(tensor.shape[-2:])) for tensor in _tensors(args) if tensor.dim() > 1
+        )
     if packet == "_cdist_forward":
         return numbers * int(args[0].shape[-1])
     if packet == "_trilinear":
         return int(math.prod(_trilinear_sizes(args)))
     if packet == "mkldnn_rnn_layer" or "rnn" in packet:
-        weights = sum(math.prod(each.shape) for each in _tensors(args[1:]))
+        weights = sum(math.prod(tensor.shape) for tensor in _tensors(args[1:]))
         return int(math.prod(args[0].shape[:2])) * weights
     return 0
 
 
 def _places(mask: Tensor) -> int:
-    """Numbers that say where a mask picks, if it picks everything."""
+    """The numbers of the places of a mask that picks everything."""
     return math.prod(mask.shape) * max(1, mask.dim())
 
 
-def _besides(packet: str, args: Any, made: Sequence[Tensor]) -> int:
-    """Bytes that a kernel takes besides its results."""
+def _besides(packet: str, args: Any, results: Sequence[Tensor]) -> int:
+    """The bytes of a kernel beside its results."""
     if packet in BY_DIMENSION:
-        return 16 * sum(_places(each) for each in _tensors(args[1]) if _is_mask(each))
+        return 16 * sum(_places(tensor) for tensor in _tensors(args[1]) if _is_mask(tensor))
     if packet in ("convolution", "_convolution", "convolution_backward"):
         weight = args[2] if packet == "convolution_backward" else args[1]
         inputs = args[1] if packet == "convolution_backward" else args[0]
-        places = math.prod((made[0] if packet != "convolution_backward" else args[0]).shape[2:])
+        places = math.prod((results[0] if packet != "convolution_backward" else args[0]).shape[2:])
         columns = math.prod(weight.shape[1:]) * max(places, math.prod(inputs.shape[2:]))
         return int(2 * (columns + math.prod(inputs.shape)) * weight.element_size())
     if packet == "_trilinear":
@@ -422,16 +436,16 @@ def _trilinear_sizes(args: Any) -> list[int]:
         for place in sorted(expanded):
             shape.insert(place, 1)
         sizes.append(shape)
-    return [max(each) for each in zip(*sizes, strict=True)]
+    return [max(lengths) for lengths in zip(*sizes, strict=True)]
 
 
 def _excess(tensor: Tensor) -> int:
-    """Bytes that a copy of an expanded tensor takes beyond those of its memory."""
+    """The bytes of a copy of an expanded tensor beyond those of its memory."""
     return max(0, math.prod(tensor.shape) * tensor.element_size() - tensor.untyped_storage().nbytes())
 
 
 def _refuse_many_parts(packet: str, args: Sequence[Any]) -> None:
-    """Refuse to make a list of more tensors than a graph may make."""
+    """Refuse an operation that returns more tensors than a graph may make."""
     parts = 0
     if packet in ("unbind", "split", "unsafe_split") and isinstance(args[0], Tensor) and args[0].dim():
         dim = args[1 if packet == "unbind" else 2] if len(args) > (1 if packet == "unbind" else 2) else 0
@@ -465,13 +479,13 @@ def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
 
 
 def _number(function: Callable[..., Any], args: Sequence[Any]) -> Any:
-    """Arithmetic of sizes; results stay numbers of usual size, which products of products would not."""
+    """Arithmetic of sizes, with bounded results: products of products would grow without end."""
     if function.__name__ == "getitem":
         values, place = args
         if not isinstance(values, (list, tuple)) or type(place) is not int:
             raise ValueError("a part of something else than a list")
         return values[place]
-    if not all(type(each) in (bool, int, float) for each in args):
+    if not all(type(argument) in (bool, int, float) for argument in args):
         raise ValueError("arithmetic with something else than numbers")
     result = function(*args)
     if type(result) is int and abs(result) > LARGEST_NUMBER:

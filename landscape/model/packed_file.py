@@ -1,8 +1,8 @@
-"""The file of a portable problem: a zip whose members are stored as they are, each with its digest in the manifest.
+"""The file of a portable problem: a zip of uncompressed members, each with its digest in the manifest.
 
-Members are neither compressed nor nested, so that what is read is never larger than the file. Names, sizes and places
-are checked before anything of a member is read. Nothing is mapped: of a file that is made shorter, or whose server is
-gone, a read fails in a sentence, where a map would end the process.
+Members are neither compressed nor nested, so they are never larger than the file. Names, sizes and places are checked
+before a member is read. Nothing is mapped: if the file is truncated, or its server unreachable, a read fails with a
+message, where a map would end the process.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ REMEDY = "; copy the file again, or have it packed anew"
 
 
 def names_a_file(reference: object) -> bool:
-    """Whether a job's `problem` names the file of a portable problem, and no function."""
+    """Whether a job's `problem` names the file of a portable problem, not a function."""
     return isinstance(reference, str) and reference.endswith(SUFFIX)
 
 
 def part_of(place: str | Path) -> tuple[Path, str] | None:
-    """The file and the name of a member, or of a run in it, of a place that lies in a portable problem; else None.
+    """For a place inside a portable problem, the file, and the name of a member or of a run in it; else None.
 
-    There is none where there is no such file:
+    It is None if the file does not exist:
 
     >>> part_of("/jobs/x.landscape/files/a.safetensors"), part_of("/jobs/x.landscape")
     (None, None)
@@ -53,12 +53,12 @@ def part_of(place: str | Path) -> tuple[Path, str] | None:
 
 
 class Archive:
-    """The members of a file, which stays open; each is compared with its digest whenever it is read.
+    """The members of a file, which stays open; a member is compared with its digest at each read.
 
     Raises:
         NotFoundError: there is no such file.
         JobError: it is no portable problem, is damaged, or of a newer version. Every method raises it for a member that
-            is not there or not what was packed, and for a file that has become shorter.
+            is missing or changed, and for a truncated file.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -90,7 +90,7 @@ class Archive:
         return list(self._places)
 
     def size_of(self, name: str) -> int:
-        """The bytes that a member has."""
+        """The number of a member's bytes."""
         if name not in self._places:
             raise self.damaged(f"it has no {quoted(name)}")
         return self._places[name][1]
@@ -102,7 +102,7 @@ class Archive:
 
     @contextmanager
     def reading(self, name: str) -> Iterator[Member]:
-        """A member to be read from its begin on; at the end of the block it is compared with its digest."""
+        """A member to read from its beginning; at the end of the block, it is compared with its digest."""
         self.size_of(name)
         member = Member(self, name, *self._places[name])
         yield member
@@ -113,7 +113,7 @@ class Archive:
                 raise self.damaged(f"{quoted(name)} is not what was packed, by its digest")
 
     def part(self, name: str, start: int, size: int) -> bytes:
-        """Bytes of a member that are not compared with its digest; fewer where it ends."""
+        """Bytes of a member, without a comparison with its digest; fewer if the member ends before."""
         place, length = self._places[name]
         content = bytearray(max(0, min(size, length - start)))
         self.fill(place + start, memoryview(content))
@@ -127,13 +127,13 @@ class Archive:
 
     def fill(self, start: int, buffer: memoryview) -> None:
         """Fill a buffer with bytes of the file."""
-        done = 0
+        filled = 0
         try:
-            while done < len(buffer):
-                count = os.preadv(self._file, [buffer[done:]], start + done)
+            while filled < len(buffer):
+                count = os.preadv(self._file, [buffer[filled:]], start + filled)
                 if not count:
                     raise self.damaged("it has become shorter since it was opened")
-                done += count
+                filled += count
         except OSError as error:
             raise JobError(f"{self.name} cannot be read: {error.strerror or message_of(error)}") from None
 
@@ -148,7 +148,7 @@ class Archive:
             raise self.damaged(f"{quoted(name)} holds no JSON: {message_of(error)[:80]}") from None
 
     def damaged(self, why: str) -> JobError:
-        """The error that a file is not as it was packed."""
+        """The error of a file that is not as it was packed."""
         return JobError(f"{self.name} cannot be taken: {why}{REMEDY}")
 
     def _manifest(self) -> dict[str, Any]:
@@ -170,7 +170,7 @@ class Archive:
 
 
 class Member:
-    """A member that is read from its begin on.
+    """A member that is read from its beginning.
 
     Attributes:
         left: bytes that are not read yet.
@@ -182,15 +182,15 @@ class Member:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what was read, in hexadecimal."""
+        """SHA-256 of the bytes read so far, in hexadecimal."""
         return self._hashed.hexdigest()
 
     def into(self, buffer: memoryview) -> None:
         """Fill a buffer with the next bytes.
 
         Raises:
-            ValueError: it has fewer.
-            JobError: the file does not have them any more.
+            ValueError: the member has fewer.
+            JobError: the file was truncated.
         """
         if len(buffer) > self.left:
             raise ValueError(f"it has {self.left} bytes where {len(buffer)} should be")
@@ -208,11 +208,11 @@ class Member:
         return content
 
     def skip(self, count: int | None = None) -> None:
-        """Pass over the next bytes, or over all that are left.
+        """Skip the next bytes, or all that are left.
 
         Raises:
-            ValueError: what comes next was read before.
-            JobError: the file does not have them any more.
+            ValueError: `count` is negative: the next part was read already.
+            JobError: the file was truncated.
         """
         if count is not None and count < 0:
             raise ValueError("parts of it lie in one another")
@@ -261,19 +261,19 @@ def _places(opened: Any) -> dict[str, tuple[int, int]]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How a job names a model in ONNX's format, with the samples and the criterion that it needs.
+# The reference by which a job names an ONNX model, with its samples and its criterion.
 
 REFERENCE = re.compile(r"(?P<onnx>\S.*\.onnx) with (?P<data>\S.*\.npz) and (?P<criterion>\w+)")
 WRITTEN = "MODEL.onnx with SAMPLES.npz and CRITERION"
 
 
 def names_onnx(reference: object) -> bool:
-    """Whether a job's `problem` names a model in ONNX's format, with or without what else it needs."""
+    """Whether a job's `problem` names an ONNX model, with or without samples and criterion."""
     return isinstance(reference, str) and (reference.endswith(".onnx") or ".onnx with " in reference)
 
 
 def onnx_files(reference: str) -> list[str]:
-    """The files that such a reference names: the model and the samples.
+    """The files in the reference of an ONNX model: the model and the samples.
 
     >>> onnx_files("model.onnx with samples.npz and cross_entropy")
     ['model.onnx', 'samples.npz']
@@ -283,7 +283,7 @@ def onnx_files(reference: str) -> list[str]:
 
 
 def reference_of(fields: Mapping[str, Any]) -> str:
-    """The reference that a job's `{onnx: …, data: …, criterion: …}` stands for.
+    """The reference from a job's `{onnx: …, data: …, criterion: …}`.
 
     Raises:
         ValueError: a key is missing, unknown or no text.

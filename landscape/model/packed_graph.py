@@ -1,10 +1,10 @@
-"""Makes a function of a graph of operations in JSON, of which every word is checked.
+"""Makes a function from a graph of operations in JSON, every word of which is checked.
 
     {"inputs": 2, "nodes": [["aten", "relu.default", [{"node": 3}], {}], …], "outputs": [{"node": 7}]}
 
 An argument is a number, text, null, a list of arguments, or a dict of one key: `node` and `input` for earlier results,
-`tensor` for a parameter or buffer by its path, `constant`, `dtype`, `layout`, `memory_format`, `number` for what JSON
-cannot write; `device` is that of the first input, wherever the model has been moved to.
+`tensor` for a parameter or buffer by its path, `constant`, `dtype`, `layout`, `memory_format`, `number` for infinity
+and NaN; `device` is that of the first input, wherever the model has been moved to.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from landscape.model.packed_bounds import BY_VALUES, report_what_is_picked
+from landscape.model.packed_bounds import BY_VALUES, report_sizes
 from landscape.model.packed_operations import operation, refuse_types
 from landscape.model.packed_rules import largest
 
 # ----------------------------------------------------------------------------------------------------
-# The modules that hold a portable model's parameters. Layers are of torch's own classes where the packed model had such
-# ones, since batch-norm modes, filters of directions and engines that fold or fuse know layers by their types.
+# The modules that hold a portable model's parameters. Layers that were of torch's own classes are so again, since
+# batch-norm modes, filters of directions and engines that fold or fuse recognise layers by their types.
 
 PATH = re.compile(r"\w{1,200}(\.\w{1,200})*", re.ASCII)
 PLAIN_TYPES = (bool, int, float, type(None))
-# The layers that are made again, each with the options that its class takes, as it has them in attributes.
+# The layers that are made again, each with the options of its class, which are attributes of a layer too.
 _CONVOLUTION = (
     "in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode",
 )  # fmt: skip
@@ -49,11 +49,11 @@ LAYERS: dict[str, tuple[type[nn.Module], tuple[str, ...]]] = {
     "Embedding": (nn.Embedding, ("num_embeddings", "embedding_dim", "padding_idx")),
 }
 WITH_BIAS = {name for name in LAYERS if name.startswith(("Linear", "Conv"))}
-LARGEST = 1 << 40  # of a number of channels, as the layers are made without memory
+LARGEST = 1 << 40  # number of channels; layers are made without memory
 
 
 def options_of(module: nn.Module) -> dict[str, Any] | None:
-    """What a layer is made from again; None where it is no plain layer of torch's, or has more than its class."""
+    """The options to make a layer again; None if it is no plain layer of torch."""
     kind = type(module).__name__
     plain = kind in LAYERS and type(module) is LAYERS[kind][0] and "forward" not in vars(module)
     if not plain or getattr(module, "padding_mode", "zeros") != "zeros":
@@ -62,10 +62,10 @@ def options_of(module: nn.Module) -> dict[str, Any] | None:
 
 
 def make_layer(kind: str, options: Mapping[str, Any], *, bias: bool) -> nn.Module:
-    """A layer of torch's without memory, whose parameters are set afterwards.
+    """A layer of torch without memory, whose parameters are set afterwards.
 
     Raises:
-        ValueError: there is no such layer, or it takes no such options.
+        ValueError: there is no such layer, or it has no such options.
     """
     if kind not in LAYERS or set(options) != set(LAYERS[kind][1]):
         raise ValueError(f"a layer {str(kind)[:40]!r} that is none")
@@ -84,7 +84,7 @@ def _check_option(name: str, value: Any) -> None:
     numbers = value if isinstance(value, tuple) else (value,)
     words = ("zeros",) if name == "padding_mode" else ("same", "valid") if name == "padding" else ()
     if value not in words and not all(
-        type(each) in PLAIN_TYPES and abs(each or 0) < min(LARGEST, largest(name)) for each in numbers
+        type(number) in PLAIN_TYPES and abs(number or 0) < min(LARGEST, largest(name)) for number in numbers
     ):
         raise ValueError(f"a layer's {name} that is no number")
 
@@ -93,13 +93,13 @@ def build_tree(root: nn.Module, entries: Sequence[Mapping[str, Any]], tensors: M
     """Put modules, parameters and buffers into a module, in their order and under their names.
 
     Args:
-        entries: of every module its `path` ('' of the root), `parameters` {name: [tensor, trained]} and `buffers`
-            {name: [tensor, saved]}, whose tensors are named in `tensors` and None where there is none; `layer` with
-            `options` where it is a layer of torch's; or `same` as the module at another path.
-        tensors: by the names in the entries; what two entries name is tied.
+        entries: for every module its `path` ('' for the root), `parameters` {name: [tensor, trained]} and `buffers`
+            {name: [tensor, saved]} with names in `tensors`, None for an absent one; `layer` with `options` for a layer
+            of torch; or `same`, the path of the same module.
+        tensors: by the names in the entries; a tensor that two entries name is tied.
 
     Raises:
-        ValueError: an entry is none.
+        ValueError: an entry is malformed.
     """
     modules: dict[str, nn.Module] = {"": root}
     parameters: dict[str, nn.Parameter] = {}
@@ -109,7 +109,7 @@ def build_tree(root: nn.Module, entries: Sequence[Mapping[str, Any]], tensors: M
             if not isinstance(path, str) or not PATH.fullmatch(path) or path in modules:
                 raise ValueError(f"a module at {str(path)[:60]!r}")
             parent, _, name = path.rpartition(".")
-            module = modules[entry["same"]] if "same" in entry else _made(entry)
+            module = modules[entry["same"]] if "same" in entry else _make_module(entry)
             modules[path] = module
             modules[parent].add_module(name, module)
             if "same" in entry:
@@ -117,14 +117,14 @@ def build_tree(root: nn.Module, entries: Sequence[Mapping[str, Any]], tensors: M
         _fill(modules[path], entry, tensors, parameters)
 
 
-def _made(entry: Mapping[str, Any]) -> nn.Module:
+def _make_module(entry: Mapping[str, Any]) -> nn.Module:
     if "layer" not in entry:
         return nn.Module()
     return make_layer(entry["layer"], entry["options"], bias=entry["parameters"].get("bias") is not None)
 
 
 def _fill(
-    module: nn.Module, entry: Mapping[str, Any], tensors: Mapping[str, Tensor], known: dict[str, nn.Parameter]
+    module: nn.Module, entry: Mapping[str, Any], tensors: Mapping[str, Tensor], parameters: dict[str, nn.Parameter]
 ) -> None:
     if "layer" in entry:
         # In the order in which the packed layer had them.
@@ -137,9 +137,9 @@ def _fill(
             module.register_parameter(name, None)
             continue
         tensor, trained = value
-        if tensor not in known:
-            known[tensor] = nn.Parameter(tensors[tensor], requires_grad=trained is True)
-        module.register_parameter(name, known[tensor])
+        if tensor not in parameters:
+            parameters[tensor] = nn.Parameter(tensors[tensor], requires_grad=trained is True)
+        module.register_parameter(name, parameters[tensor])
     for name, value in entry["buffers"].items():
         _refuse_name(name)
         tensor, saved = (None, True) if value is None else value
@@ -164,33 +164,33 @@ FORMATS = {
     name: getattr(torch, name) for name in ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
 }
 NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
-MOST_NODES = 200_000  # which take about a minute to follow
+MOST_NODES = 200_000  # they take about a minute to follow
 MOST_INPUTS = 1000
 DEEPEST = 8  # lists in lists of an argument
 LONGEST_TEXT = 200
 
 
 def program_of(graph: Any, root: nn.Module, constants: int) -> tuple[Program, fx.Graph]:
-    """The function `program(root, *inputs)` that runs a graph, with the results in a tuple; and the graph.
+    """The function `program(root, *inputs)` that runs a graph and returns a tuple; and the graph.
 
     Args:
         root: holds the modules, parameters and buffers that the graph names.
         constants: how many tensors `root.constants` holds.
 
     Raises:
-        ValueError: the graph holds something that no graph may hold.
+        ValueError: the graph holds something that is not allowed.
     """
     return _Reader(root, constants).read(graph)
 
 
 class _Reader:
-    """Makes nodes of fx from those of a file."""
+    """Makes nodes of torch.fx from those of a file."""
 
     def __init__(self, root: nn.Module, constants: int) -> None:
         self._root, self._constants = root, constants
         self._modules = dict(root.named_modules(remove_duplicate=False))
-        held = (*root.named_parameters(remove_duplicate=False), *root.named_buffers(remove_duplicate=False))
-        self._tensors = {name for name, _ in held}
+        named = (*root.named_parameters(remove_duplicate=False), *root.named_buffers(remove_duplicate=False))
+        self._tensors = {name for name, _ in named}
         self._graph = fx.Graph()
         self._inputs: list[fx.Node] = []
         self._nodes: list[fx.Node] = []
@@ -210,8 +210,8 @@ class _Reader:
             self._nodes.append(self._node(node))
         self._graph.output(tuple(self._arguments(graph["outputs"])))
         self._graph.lint()
-        made = fx.GraphModule(self._root, self._graph)
-        program: Program = type(made).forward
+        module = fx.GraphModule(self._root, self._graph)
+        program: Program = type(module).forward
         return program, self._graph
 
     def _node(self, node: Any) -> fx.Node:
@@ -222,7 +222,7 @@ class _Reader:
         if kind == "layer":
             if (
                 name not in self._modules
-                or type(self._modules[name]) in (nn.Module, nn.Embedding)  # its indices are looked at in operations
+                or type(self._modules[name]) in (nn.Module, nn.Embedding)  # indices are checked in operations only
                 or kwargs
                 or not PATH.fullmatch(name)
             ):
@@ -232,16 +232,16 @@ class _Reader:
             raise ValueError(f"a node of the kind {str(kind)[:40]!r}")
         function = operation(name if kind == "aten" else f"python.{name}")
         if kind == "aten" and name in BY_VALUES:
-            function = report_what_is_picked(function)
+            function = report_sizes(function)
         options = self._options(function, name, kwargs) if kwargs else {}
         refuse_types(function, arguments, options)
         return self._graph.call_function(function, arguments, options)
 
     def _options(self, function: Any, name: str, kwargs: Any) -> dict[str, Any]:
-        known = {argument.name for argument in getattr(getattr(function, "_schema", None), "arguments", ())}
-        if not known and function is not None:
-            known = {"alpha", "ceil_mode", "stride", "padding", "dilation"}  # of functions by names of torch
-        if not isinstance(kwargs, dict) or not set(kwargs) <= known:
+        allowed = {argument.name for argument in getattr(getattr(function, "_schema", None), "arguments", ())}
+        if not allowed and function is not None:
+            allowed = {"alpha", "ceil_mode", "stride", "padding", "dilation"}  # of functions by names of torch
+        if not isinstance(kwargs, dict) or not set(kwargs) <= allowed:
             raise ValueError(f"arguments that {name} does not take")
         return {key: self._argument(value) for key, value in kwargs.items()}
 
@@ -258,29 +258,29 @@ class _Reader:
         if isinstance(value, list):
             return self._arguments(value, deepest)
         if isinstance(value, dict) and len(value) == 1:
-            [(key, what)] = value.items()
-            return self._special(key, what)
+            [(key, content)] = value.items()
+            return self._special(key, content)
         raise ValueError("an argument that is none")
 
-    def _special(self, key: str, what: Any) -> Any:
+    def _special(self, key: str, content: Any) -> Any:
         if key in ("node", "input"):
-            return _at(self._nodes if key == "node" else self._inputs, what)
-        if key == "tensor" and what in self._tensors:
-            return self._got(what)
-        if key == "constant" and type(what) is int and 0 <= what < self._constants:
-            return self._constant(what)
+            return _at(self._nodes if key == "node" else self._inputs, content)
+        if key == "tensor" and content in self._tensors:
+            return self._parameter(content)
+        if key == "constant" and type(content) is int and 0 <= content < self._constants:
+            return self._constant(content)
         if key == "device":
             return self._device_of_inputs()
         tables: Mapping[str, Mapping[str, Any]] = {"dtype": DTYPES, "memory_format": FORMATS, "number": NUMBERS}
-        if key == "layout" and what == "strided":
+        if key == "layout" and content == "strided":
             return torch.strided
         if key == "slice":
-            return slice(*self._arguments(what))
-        if isinstance(what, str) and what in tables.get(key, {}):
-            return tables[key][what]
+            return slice(*self._arguments(content))
+        if isinstance(content, str) and content in tables.get(key, {}):
+            return tables[key][content]
         raise ValueError(f"an argument of the kind {str(key)[:40]!r} that is none")
 
-    def _got(self, name: str) -> fx.Node:
+    def _parameter(self, name: str) -> fx.Node:
         if name not in self._read:
             self._read[name] = self._at_the_start(lambda: self._graph.get_attr(name))
         return self._read[name]

@@ -1,4 +1,4 @@
-"""The model, the samples and the tensors that the file of a portable problem holds."""
+"""The model, the samples and the tensors in the file of a portable problem."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def batch_structure(value: Any) -> Any:
     """The structure of a value.
 
     Raises:
-        TypeError: it holds something else, such as an object of a class.
+        TypeError: the value holds something else, such as an object of a class.
     """
     if isinstance(value, Tensor):
         return TENSOR
@@ -46,10 +46,10 @@ def batch_structure(value: Any) -> Any:
 
 
 def check_structure(value: Any, deepest: int = DEEPEST) -> Any:
-    """A structure that came from a file.
+    """A structure from a file, checked.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is malformed.
     """
     if value == TENSOR:
         return value
@@ -63,7 +63,7 @@ def check_structure(value: Any, deepest: int = DEEPEST) -> Any:
 
 
 def leaves_of(structure: Any, value: Any) -> list[Any]:
-    """The tensors of a value of this structure, in its order; also of one that stands for values while it is traced."""
+    """The tensors of a value of this structure, in its order; the value may be a placeholder of tracing."""
     if structure == TENSOR:
         return [value]
     kind, *members = structure
@@ -73,7 +73,7 @@ def leaves_of(structure: Any, value: Any) -> list[Any]:
 
 
 def fill_batch(structure: Any, leaves: Iterator[Any]) -> Any:
-    """A value of this structure, with these tensors in its order."""
+    """A value of this structure with these tensors, in its order."""
     if structure == TENSOR:
         return next(leaves)
     kind, *members = structure
@@ -97,22 +97,22 @@ MAIN = "model"  # the graph that a call of the model runs
 
 
 class PortableModel(nn.Module):
-    """Runs graphs on tensors that it holds under the names that they had in the packed model.
+    """Runs graphs; holds tensors under their names in the packed model.
 
     Args:
         entries: see `build_tree`.
         tensors: see `build_tree`.
-        constants: tensors that graphs hold beside these.
-        graphs: by name, each with the structures of what it is given and returns.
+        constants: further tensors of the graphs.
+        graphs: by name, each with the structures of its inputs and results.
 
     Attributes:
-        described: what directions must know of the parameters, in their order.
-        only_in: the precision that the graphs name types of; empty where they name none.
-        inlined: layers of the packed model whose calls stand in the graphs as plain operations: `norms`, and `rounded`,
-            whose inputs a landscape with quantised activations rounds.
+        described: the properties of the parameters that directions need, in their order.
+        only_in: the precision whose types the graphs name; empty if they name none.
+        inlined: layers of the packed model that are plain operations in the graphs: `norms`, and `rounded`, whose
+            inputs a landscape with quantised activations rounds.
 
     Raises:
-        ValueError: something of these cannot be.
+        ValueError: an argument is malformed.
     """
 
     def __init__(
@@ -133,28 +133,28 @@ class PortableModel(nn.Module):
                 raise ValueError(f"a graph {name[:40]!r} of other outputs than it returns")
 
     def without_weights(self) -> PortableModel:
-        """A model that shares this one's graphs and constants, and holds no weights."""
+        """A model with the same graphs and constants, without weights."""
         bare = PortableModel([], {}, self.constants, {})
         bare._programs = self._programs
         return bare
 
     def forward(self, batch: Any) -> Any:
-        """What the graph `model` returns for a batch."""
+        """The result of the graph `model` for a batch."""
         return self.run(MAIN, batch)
 
     def run(self, name: str, batch: Any) -> Any:
-        """What the graph of this name returns for a batch.
+        """The result of the graph of this name for a batch.
 
         Raises:
-            JobError: for batches of this shape it does what no packed graph may do.
+            JobError: for batches of this shape, the graph exceeds a bound.
         """
         program, _, takes, returns = self._programs[name]
         leaves = self._within_bounds(name, leaves_of(takes, batch))
         return fill_batch(returns, iter(program(self, *leaves)))
 
     def _within_bounds(self, name: str, leaves: Sequence[Any]) -> Sequence[Any]:
-        """The leaves, after a check of what the graph does with them, which is traced where the model is."""
-        proxy = next((each for each in leaves if isinstance(each, fx.Proxy)), None)
+        """The leaves, after a check of the graph's bounds for them; under tracing, the check is traced too."""
+        proxy = next((leaf for leaf in leaves if isinstance(leaf, fx.Proxy)), None)
         if proxy is None:
             self._programs[name][1](self, leaves)
             return leaves
@@ -162,14 +162,14 @@ class PortableModel(nn.Module):
         def within_bounds(*leaves: Any) -> Sequence[Any]:
             return self._within_bounds(name, leaves)
 
-        looked_at: Any = proxy.tracer.create_proxy("call_function", within_bounds, tuple(leaves), {})
-        return [looked_at[place] for place in range(len(leaves))]
+        checked: Any = proxy.tracer.create_proxy("call_function", within_bounds, tuple(leaves), {})
+        return [checked[place] for place in range(len(leaves))]
 
 
-def _program(name: str, said: Mapping[str, Any], root: nn.Module, constants: int) -> tuple[Any, Any, Any, Any]:
-    """What runs a graph, what looks at it before, and the structures of what it takes and returns."""
-    program, graph = program_of(said["graph"], root, constants)
-    return program, bounds_of(name, graph), said["takes"], said["returns"]
+def _program(name: str, entry: Mapping[str, Any], root: nn.Module, constants: int) -> tuple[Any, Any, Any, Any]:
+    """The function that runs a graph, the one that checks its bounds, and the structures of its inputs and results."""
+    program, graph = program_of(entry["graph"], root, constants)
+    return program, bounds_of(name, graph), entry["takes"], entry["returns"]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -188,8 +188,8 @@ def read_tensors(archive: Archive, member: str, limit: int | None = None) -> dic
     """The tensors of a member.
 
     Args:
-        limit: bytes of a member above which they are mapped from a copy without a name, which nobody else can change;
-            written to, they are pages of memory. Default: they are read into memory.
+        limit: bytes of a member above which the tensors are mapped from an unnamed copy, which no other process can
+            change; pages that are written to become memory. Default: read them into memory.
 
     Raises:
         JobError: the member is damaged, or its copy does not fit the disk.
@@ -197,16 +197,16 @@ def read_tensors(archive: Archive, member: str, limit: int | None = None) -> dic
     size = archive.size_of(member)
     try:
         if limit is not None and size > limit:
-            return _mapped(archive, member, size)
-        with archive.reading(member) as read:
-            begin, entries = _header(bytes(read.take(min(8, size))), size, read.take)
+            return _map_tensors(archive, member, size)
+        with archive.reading(member) as reader:
+            begin, entries = _header(bytes(reader.take(min(8, size))), size, reader.take)
             tensors = {}
-            for name, entry in sorted(entries.items(), key=lambda each: each[1]["data_offsets"]):
+            for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
                 shape, dtype = _layout(name, entry, size - begin)
-                read.skip(begin + entry["data_offsets"][0] - (size - read.left))
+                reader.skip(begin + entry["data_offsets"][0] - (size - reader.left))
                 tensors[name] = tensor = torch.empty(shape, dtype=dtype)
                 if tensor.numel():
-                    read.into(tensor.reshape(-1).view(torch.uint8).numpy().data)
+                    reader.into(tensor.reshape(-1).view(torch.uint8).numpy().data)
                 _refuse_other_truths(name, tensor)
             return {name: tensors[name] for name in entries}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, RuntimeError) as error:
@@ -215,7 +215,7 @@ def read_tensors(archive: Archive, member: str, limit: int | None = None) -> dic
         raise archive.damaged(f"{quoted(member)} holds no tensors: {str(error)[:80]}") from None
 
 
-def _mapped(archive: Archive, member: str, size: int) -> dict[str, Tensor]:
+def _map_tensors(archive: Archive, member: str, size: int) -> dict[str, Tensor]:
     with tempfile.TemporaryFile() as copy:
         try:
             archive.copy(member, copy)
@@ -231,20 +231,20 @@ def _mapped(archive: Archive, member: str, size: int) -> dict[str, Tensor]:
     for name, entry in entries.items():
         shape, dtype = _layout(name, entry, size - begin)
         count, start = math.prod(shape), begin + entry["data_offsets"][0]
-        held = torch.frombuffer(whole, dtype=dtype, count=count, offset=start).view(shape) if count else None
-        tensors[name] = torch.empty(shape, dtype=dtype) if held is None else held
+        values = torch.frombuffer(whole, dtype=dtype, count=count, offset=start).view(shape) if count else None
+        tensors[name] = torch.empty(shape, dtype=dtype) if values is None else values
         _refuse_other_truths(name, tensors[name])
     return tensors
 
 
 def _refuse_other_truths(name: str, tensor: Tensor) -> None:
-    """Refuse truth values whose bytes are neither 0 nor 1, which kernels take for places in tables."""
+    """Refuse truth values whose bytes are neither 0 nor 1: kernels use them as indices of tables."""
     if tensor.dtype == torch.bool and tensor.numel() and int(tensor.view(torch.uint8).max()) > 1:
         raise ValueError(f"truth values of {quoted(name)} that are neither 0 nor 1")
 
 
 def _header(first: bytes, size: int, take: Callable[[int], Any]) -> tuple[int, dict[str, Any]]:
-    """Where the bytes of tensors begin, and the entry of each."""
+    """The first byte of the tensors, and the entry of each."""
     length = int.from_bytes(first, "little")
     if not 2 <= length <= min(LARGEST_HEADER, size - 8):
         raise ValueError(f"a header of {length} bytes")
@@ -253,7 +253,7 @@ def _header(first: bytes, size: int, take: Callable[[int], Any]) -> tuple[int, d
 
 
 def _layout(name: str, entry: Mapping[str, Any], size: int) -> tuple[list[int], torch.dtype]:
-    """The shape and the type of a tensor that lies within so many bytes."""
+    """The shape and the type of a tensor, whose bytes must lie within `size` bytes."""
     if not TENSOR_NAME.fullmatch(name):
         raise ValueError("a name that no tensor has")
     dtype, shape, (first, last) = DTYPES[entry["dtype"]], entry["shape"], entry["data_offsets"]
@@ -269,51 +269,51 @@ JOB, WEIGHTS, CONSTANTS, SAMPLES = (
 )  # fmt: skip
 
 
-# Of samples: rows by the name of their term, of each its index, and whether they are in memory.
+# Of samples: rows by the name of their term, the index of each, and whether they are in memory.
 Known = tuple[dict[str, Any], Tensor, bool]
 
 
 class PackedSamples:
-    """The samples that were packed, in the order in which the job drew them; read when they are first asked for.
+    """The packed samples, in the order in which the job drew them; they are read at the first access.
 
-    Workers are sent the samples by their driver, and read none.
+    Workers receive the samples from their driver, and read none.
 
     Attributes:
-        num_samples: how many the job asked for.
+        num_samples: of the job.
         seed: of the job.
         name: of the file, for messages.
-        sequences: of a language model's sequences of different lengths their fields, and what their reader knows.
-        collate_fn: makes a batch of these; None for rows.
+        sequences: for a language model with sequences of different lengths, their fields and the options of the reader.
+        collate_fn: makes a batch of sequences; None for rows.
     """
 
-    def __init__(self, said: Mapping[str, Any], name: str, read: Callable[[], Known]) -> None:
-        self.num_samples, self.seed = int(said["num_samples"]), int(said["seed"])
+    def __init__(self, entry: Mapping[str, Any], name: str, read: Callable[[], Known]) -> None:
+        self.num_samples, self.seed = int(entry["num_samples"]), int(entry["seed"])
         self.name, self._read = name, read
-        self.sequences: Mapping[str, Any] | None = said["sequences"]
+        self.sequences: Mapping[str, Any] | None = entry["sequences"]
         self.collate_fn: Any = None
 
     @cached_property
-    def _known(self) -> Known:
+    def _contents(self) -> Known:
         return self._read()
 
     @property
     def sets(self) -> Mapping[str, Any]:
         """Rows by the name of their term, or the one batch of rows under ''."""
-        return self._known[0]
+        return self._contents[0]
 
     @property
     def indices(self) -> Tensor:
-        """Of every sample in the data that it was drawn from."""
-        return self._known[1]
+        """The index of every sample in the data from which it was drawn."""
+        return self._contents[1]
 
     @property
     def in_memory(self) -> bool:
-        """Whether they are in memory; others are mapped, and larger than its limit."""
-        return self._known[2]
+        """Whether the samples are in memory; samples above the limit are mapped."""
+        return self._contents[2]
 
     @property
     def length(self) -> int:
-        """How many there are; of several sets, in the largest."""
+        """The number of samples; of several sets, in the largest."""
         return len(self.indices)
 
 
@@ -322,13 +322,12 @@ class PortableFile:
 
     Raises:
         NotFoundError: there is no such file.
-        JobError: it is none, is damaged, or of a newer version.
+        JobError: it is no portable problem, is damaged, or of a newer version.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.archive = Archive(path)
         self.path = self.archive.path
-        self._said: Mapping[str, Any] = self.archive.manifest
 
     @cached_property
     def problem(self) -> Mapping[str, Any]:
@@ -343,55 +342,55 @@ class PortableFile:
         """The model, its tensors in memory.
 
         Raises:
-            JobError: it holds something that no portable model may hold.
+            JobError: it holds something that is not allowed in a portable model.
         """
         try:
             tensors = read_tensors(self.archive, WEIGHTS)
             constants = read_tensors(self.archive, CONSTANTS) if CONSTANTS in self.archive else {}
             graphs = {
                 str(name): {
-                    "graph": self.archive.json_of(f"graphs/{said['member']}.json"),
-                    "takes": check_structure(said["takes"]),
-                    "returns": check_structure(said["returns"]),
+                    "graph": self.archive.json_of(f"graphs/{entry['member']}.json"),
+                    "takes": check_structure(entry["takes"]),
+                    "returns": check_structure(entry["returns"]),
                 }
-                for name, said in self.problem["graphs"].items()
+                for name, entry in self.problem["graphs"].items()
             }
             ordered = [constants[str(place)] for place in range(len(constants))]
-            made = PortableModel(self.problem["modules"], tensors, ordered, graphs)
-            made.only_in = str(self.problem["precision"]) if self.problem["names_types"] else ""
+            model = PortableModel(self.problem["modules"], tensors, ordered, graphs)
+            model.only_in = str(self.problem["precision"]) if self.problem["names_types"] else ""
             inlined = self.problem["inlined"]
-            made.inlined = {kind: tuple(map(str, inlined[kind])) for kind in ("norms", "rounded")}
-            infos = [_info(each) for each in self.problem["parameters"]]
-            held = [(name, tuple(parameter.shape)) for name, parameter in made.named_parameters()]
-            if [(each.name, each.shape) for each in infos] != held:
+            model.inlined = {kind: tuple(map(str, inlined[kind])) for kind in ("norms", "rounded")}
+            infos = [_info(info) for info in self.problem["parameters"]]
+            named = [(name, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
+            if [(info.name, info.shape) for info in infos] != named:
                 raise ValueError("other parameters than its manifest says")
-            made.described = tuple(infos)
-            return made
+            model.described = tuple(infos)
+            return model
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise self.archive.damaged(f"its model holds {_words(error)}") from None
 
     def samples(self) -> PackedSamples:
-        """The samples, to be read when they are asked for; above the limit of the memory they are mapped from a copy.
+        """The samples, which are read at the first access; above the limit of memory, they are mapped from a copy.
 
         Raises:
-            JobError: the manifest does not describe them; where they are read, also where they are damaged.
+            JobError: the manifest does not describe them; at the first access, also if they are damaged.
         """
-        said = self._part("samples")
+        entry = self._part("samples")
         try:
-            for _, structure in said["sets"]:
+            for _, structure in entry["sets"]:
                 check_structure(structure)
-            return PackedSamples(said, self.archive.name, lambda: self._sets(said))
+            return PackedSamples(entry, self.archive.name, lambda: self._sets(entry))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise self.archive.damaged(f"its samples hold {_words(error)}") from None
 
-    def _sets(self, said: Any) -> Known:
+    def _sets(self, entry: Any) -> Known:
         limit = host_limit()
         try:
             tensors, in_memory = read_tensors(self.archive, SAMPLES, limit), self.archive.size_of(SAMPLES) <= limit
             leaves, sets = 0, dict[str, Any]()
-            if said["sequences"] is not None:
-                return {"": _sequences(said["sequences"]["fields"], tensors)}, tensors["indices"].clone(), in_memory
-            for name, structure in said["sets"]:
+            if entry["sequences"] is not None:
+                return {"": _sequences(entry["sequences"]["fields"], tensors)}, tensors["indices"].clone(), in_memory
+            for name, structure in entry["sets"]:
                 checked = check_structure(structure)
                 count = count_of(checked)
                 sets[str(name)] = fill_batch(checked, iter([tensors[str(leaves + place)] for place in range(count)]))
@@ -401,23 +400,23 @@ class PortableFile:
             raise self.archive.damaged(f"its samples hold {_words(error)}") from None
 
     def _part(self, name: str) -> Mapping[str, Any]:
-        part = self._said.get(name)
+        part = self.archive.manifest.get(name)
         if not isinstance(part, dict):
             raise self.archive.damaged(f"its manifest says nothing of its {name}")
         return part
 
 
 def _sequences(fields: Sequence[str], tensors: Mapping[str, Tensor]) -> list[Any]:
-    """The items as they were packed: tensors, or dicts of tensors."""
+    """The packed items: tensors, or dicts of tensors."""
     lengths = tensors["lengths"].tolist()
     columns = [torch.split(tensors[str(place)], lengths) for place in range(len(fields))]
     if list(fields) == [""]:
-        return [each.clone() for each in columns[0]]
-    return [dict(zip(fields, (each.clone() for each in row), strict=True)) for row in zip(*columns, strict=True)]
+        return [tensor.clone() for tensor in columns[0]]
+    return [dict(zip(fields, (tensor.clone() for tensor in row), strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _info(said: Mapping[str, Any]) -> ParameterInfo:
-    values = {each.name: said[each.name] for each in fields(ParameterInfo)}
+def _info(entry: Mapping[str, Any]) -> ParameterInfo:
+    values = {own.name: entry[own.name] for own in fields(ParameterInfo)}
     info = ParameterInfo(**{**values, "shape": tuple(values["shape"])})
     groups, sizes = info.transposed_groups, info.shape
     good = info.role in ("weight", "bias", "norm") and info.experts in ("", "output first", "input first")

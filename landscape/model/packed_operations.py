@@ -1,14 +1,14 @@
-"""Which operations a graph of a packed file may hold: a list, each group with the reason why it is there.
+"""The operations that a graph of a packed file may hold: a list of groups, each with the reason why it is allowed.
 
-Nothing that is not in `GROUPS` is loaded. What an operation is given is looked at before it is called: sizes, types and
+No operation outside of `GROUPS` is loaded. The arguments of an operation are checked before its call: sizes, types and
 the bounds of memory and work once for every shape of a batch (`landscape.model.packed_bounds`), the values of indices
-at every call (`landscape.model.packed_operations`).
+at every call (below).
 
-Not in the list, and refused by name: what reads or writes files, storages or strides (`from_file`, `set_`,
-`as_strided`); what makes as many values as the values say without a bound by the shape (`bincount`), and what none of
-the models needed (`unique`); kernels that trust indices or sizes which a file could give them wrong (`put_`,
-`ctc_loss`, `fractional_max_pool2d`, `max_pool2d_with_indices_backward`, `embedding_dense_backward`); polynomials and
-other functions whose time is a number in the file (`special_laguerre_polynomial_l`); sparse and quantised tensors.
+Not in the list, and refused by name: operations on files, storages or strides (`from_file`, `set_`, `as_strided`);
+those whose number of results no shape bounds (`bincount`), and those that no model needed (`unique`); kernels that
+trust indices or sizes, which a file could give wrong (`put_`, `ctc_loss`, `fractional_max_pool2d`,
+`max_pool2d_with_indices_backward`, `embedding_dense_backward`); polynomials and other functions whose time is a number
+in the file (`special_laguerre_polynomial_l`); sparse and quantised tensors.
 """
 
 from __future__ import annotations
@@ -27,53 +27,53 @@ from torch._subclasses.fake_tensor import FakeTensor
 from landscape.core.errors import JobError
 
 # ----------------------------------------------------------------------------------------------------
-# Indices that a packed graph computes or brings along, compared with their dimension before an operation uses them.
+# Indices that a packed graph computes or holds, compared with their dimension before an operation uses them.
 #
-# Some kernels of torch trust what they are given: on a CPU `nll_loss_backward` writes where its target points to, on a
-# GPU an index outside of a dimension ends the process's whole use of the device. Where the values can be read, one that
-# lies outside is refused. Where reading them would stop a GPU, or is impossible, as under `vmap`, they are moved to the
-# nearest end of the dimension, which changes nothing of those that lie inside.
+# Some kernels of torch trust their arguments: on a CPU, `nll_loss_backward` writes wherever its target points; on a
+# GPU, an index outside of a dimension makes the device unusable for the process. If the values can be read, one that
+# lies outside is refused. If reading them would stop a GPU, or is impossible, as under `vmap`, they are moved to the
+# nearest end of the dimension, which changes no index that lies inside.
 
 Given = Mapping[str, Any]
-# Arguments by which each operation is given indices, or whole numbers that its kernel trusts, and the bounds of each:
-# from … to before …, and one more value.
+# The arguments of an operation that are indices, or whole numbers that its kernel trusts, and the bounds of each: from
+# … to before …, and one more allowed value.
 REFUSED = "model: a packed graph is refused:"
 Bounds = Callable[[Given], dict[str, tuple[int, int, int | None]]]
 
 
-def check_inside(index: Tensor, low: int, high: int, also: int | None, what: str) -> Tensor:
+def check_inside(index: Tensor, low: int, high: int, also: int | None, operation: str) -> Tensor:
     """The indices, all of them from `low` to before `high`, or equal to `also`.
 
     Raises:
-        JobError: some are not, where they can be read.
+        JobError: some are not, if they can be read.
     """
     if index.dtype == torch.bool or not index.numel() or not _has_values(index):
         return index
     if index.dtype.is_floating_point or index.dtype.is_complex:
-        raise JobError(f"{REFUSED} {what}: indices must be whole numbers, not {index.dtype}")
+        raise JobError(f"{REFUSED} {operation}: indices must be whole numbers, not {index.dtype}")
     if high <= low:
-        raise JobError(f"{REFUSED} {what}: an index into a dimension of size 0")
+        raise JobError(f"{REFUSED} {operation}: an index into a dimension of size 0")
     if not _can_be_read(index):
         moved = index.clamp(low, high - 1)
         return moved if also is None else torch.where(index == also, index, moved)
-    least, most = (int(each) for each in torch.aminmax(index))
+    least, most = (int(bound) for bound in torch.aminmax(index))
     if least < low or most >= high:
         outside = (index < low) | (index >= high)
         if also is not None:
             outside &= index != also
         if outside.any():
-            kind = "number" if what == "div" else "index"
+            kind = "number" if operation == "div" else "index"
             wrong = int(index[outside][0])
-            raise JobError(f"{REFUSED} {what}: the {kind} {wrong} is not from {low} to {high - 1}")
+            raise JobError(f"{REFUSED} {operation}: the {kind} {wrong} is not from {low} to {high - 1}")
     return index
 
 
-def guard_indices(found: Any) -> Callable[..., Any]:
-    """Wrap an operation so that its indices are checked first; where it is traced it stays one call."""
-    arguments = found._schema.arguments
+def guard_indices(operation: Any) -> Callable[..., Any]:
+    """Wrap an operation so that its indices are checked first; under tracing, it stays one call."""
+    arguments = operation._schema.arguments
     names = [argument.name for argument in arguments]
     defaults = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
-    packet = found._schema.name.removeprefix("aten::")
+    packet = operation._schema.name.removeprefix("aten::")
     bounds = INDICES[packet]
 
     def computed(*args: Any, **kwargs: Any) -> Any:
@@ -83,11 +83,11 @@ def guard_indices(found: Any) -> Callable[..., Any]:
         given = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
         changed = _check_arguments(packet, given, bounds)
         args = tuple(changed.get(name, value) for name, value in zip(names, args, strict=False))
-        return found(*args, **{name: changed.get(name, value) for name, value in kwargs.items()})
+        return operation(*args, **{name: changed.get(name, value) for name, value in kwargs.items()})
 
-    computed.__name__ = f"{packet}_{found._overloadname}"
-    computed._schema = found._schema  # type: ignore[attr-defined]  # where graphs look up names of arguments
-    computed._checked = found  # type: ignore[attr-defined]  # what is called, for bounds of memory and work
+    computed.__name__ = f"{packet}_{operation._overloadname}"
+    computed._schema = operation._schema  # type: ignore[attr-defined]  # where graphs look up names of arguments
+    computed._checked = operation  # type: ignore[attr-defined]  # the operation itself, for bounds of memory and work
     return computed
 
 
@@ -96,20 +96,20 @@ def _check_arguments(packet: str, given: Given, bounds: Bounds) -> dict[str, Any
     changed: dict[str, Any] = {}
     if packet in BY_DIMENSION:
         indices = given["indices"]
-        place, found = 0, list[Any]()
+        place, checked = 0, list[Any]()
         for index in indices:
             if index is None or not isinstance(index, Tensor):
-                found.append(index)
+                checked.append(index)
                 place += 1
                 continue
             if index.dtype in (torch.bool, torch.uint8):
-                found.append(index)
+                checked.append(index)
                 place += index.dim()
                 continue
             size = given["self"].shape[place] if place < given["self"].dim() else 0
-            found.append(check_inside(index, -size, size, None, packet))
+            checked.append(check_inside(index, -size, size, None, packet))
             place += 1
-        return {"indices": found}
+        return {"indices": checked}
     for name, (low, high, also) in bounds(given).items():
         if isinstance(given.get(name), Tensor):
             changed[name] = check_inside(given[name], low, high, also, packet)
@@ -119,7 +119,7 @@ def _check_arguments(packet: str, given: Given, bounds: Bounds) -> dict[str, Any
 
 
 def _ascending(offsets: Tensor) -> Tensor:
-    """Where bags begin, none before the one that precedes it."""
+    """The beginnings of bags, which must not descend."""
     if not _has_values(offsets) or offsets.numel() < 2:
         return offsets
     if not _can_be_read(offsets):
@@ -141,17 +141,17 @@ def _can_be_read(tensor: Tensor) -> bool:
 
 
 def proxy_in(values: Any) -> Any:
-    """A value that stands for another while a graph is traced; None where there is none."""
+    """A placeholder of tracing among the values; None if there is none."""
     for value in values:
         if isinstance(value, fx.Proxy):
             return value
-        if isinstance(value, (list, tuple)) and (found := proxy_in(value)) is not None:
-            return found
+        if isinstance(value, (list, tuple)) and (inner := proxy_in(value)) is not None:
+            return inner
     return None
 
 
 def _size(tensor: Tensor, dim: int) -> int:
-    """Of a dimension, 1 where a tensor of one number has none."""
+    """The size of a dimension; 1 for a tensor without dimensions."""
     if not tensor.dim():
         return 1
     if not -tensor.dim() <= dim < tensor.dim():
@@ -160,7 +160,7 @@ def _size(tensor: Tensor, dim: int) -> int:
 
 
 def _along(low_too: bool = False) -> Bounds:
-    """Indices along the dimension `dim`, counted from its end too where `low_too`."""
+    """Indices along the dimension `dim`; if `low_too`, negative ones count from its end."""
 
     def bounds(given: Given) -> dict[str, tuple[int, int, int | None]]:
         size = _size(given["self"], given["dim"])
@@ -208,7 +208,7 @@ def _of_pooled(given: Given) -> dict[str, tuple[int, int, int | None]]:
 
 
 def _dividend(given: Given) -> dict[str, tuple[int, int, int | None]]:
-    """The smallest whole number divided by -1 is none of its type, which ends the process."""
+    """The smallest whole number of a type cannot be divided by -1 in that type: this ends the process."""
     own, whole = given["self"], (torch.int8, torch.int16, torch.int32, torch.int64)
     if given.get("rounding_mode") is None or own.dtype not in whole:
         return {}
@@ -216,7 +216,7 @@ def _dividend(given: Given) -> dict[str, tuple[int, int, int | None]]:
     return {"self": (least + 1, -least, None)}
 
 
-BY_DIMENSION = ("index", "index_put", "index_put_", "_unsafe_index", "_unsafe_index_put")  # a list of indices, one each
+BY_DIMENSION = ("index", "index_put", "index_put_", "_unsafe_index", "_unsafe_index_put")  # one index per dimension
 INDICES: dict[str, Bounds] = {
     **dict.fromkeys(BY_DIMENSION, lambda given: {}),
     **dict.fromkeys(
@@ -237,7 +237,7 @@ INDICES: dict[str, Bounds] = {
 }  # fmt: skip
 
 
-# Of each group why it is there, and its operations: `name.overload`, or `name` for the overload called default.
+# For each group, the reason why it is allowed, and its operations: `name.overload`, or `name` for `name.default`.
 GROUPS: tuple[tuple[str, str], ...] = (
     (
         "arithmetic and comparisons of every model; element by element, in shapes that torch checks",
@@ -393,7 +393,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ),
 )  # fmt: skip
 ALLOWED = frozenset(name if "." in name else f"{name}.default" for _, names in GROUPS for name in names.split())
-# Arithmetic of sizes and numbers, which the graph does outside of tensors. Powers are left out: they grow without end.
+# Arithmetic of sizes and numbers outside of tensors. Powers are not allowed: they grow without end.
 PYTHON: dict[str, Callable[..., Any]] = {
     "getitem": operator.getitem, "add": operator.add, "sub": operator.sub, "mul": operator.mul,
     "floordiv": operator.floordiv, "truediv": operator.truediv, "mod": operator.mod, "neg": operator.neg,
@@ -402,7 +402,7 @@ PYTHON: dict[str, Callable[..., Any]] = {
     "sym_max": torch.sym_max, "sym_min": torch.sym_min, "sym_int": torch.sym_int, "sym_float": torch.sym_float,
     "sym_not": torch.sym_not, "sym_ite": torch.sym_ite,
 }  # fmt: skip
-# What rewrites of a graph look for by these names of torch; the kernels are the same.
+# Rewrites of a graph search for these functions of torch; the kernels are the same.
 BY_TORCH_NAME: dict[str, Callable[..., Any]] = {
     "add.Tensor": torch.add, "mul.Tensor": torch.mul, "relu.default": torch.relu, "relu_.default": torch.relu_,
     "max_pool2d.default": torch.max_pool2d,
@@ -414,7 +414,7 @@ def operation(name: str) -> Callable[..., Any]:
     """The operation of this name of a file: `conv2d.default` of `aten`, or `python.add`.
 
     Raises:
-        ValueError: no graph may hold it.
+        ValueError: the operation is not allowed.
     """
     if name.startswith("python."):
         if name[7:] not in PYTHON:
@@ -422,22 +422,22 @@ def operation(name: str) -> Callable[..., Any]:
         return PYTHON[name[7:]]
     if name not in ALLOWED:
         raise ValueError(f"the operation {name[:80]!r}, which is not in the list of what a packed graph may hold")
-    return _made(name)
+    return _resolve(name)
 
 
 @functools.cache
-def _made(name: str) -> Callable[..., Any]:
-    packet, _, which = name.partition(".")
-    found: Any = getattr(getattr(torch.ops.aten, packet), which)
+def _resolve(name: str) -> Callable[..., Any]:
+    packet, _, overload = name.partition(".")
+    target: Any = getattr(getattr(torch.ops.aten, packet), overload)
     if name in BY_TORCH_NAME:
         return BY_TORCH_NAME[name]
     if name in AS_ZEROS:
-        return _zeros(found, getattr(torch.ops.aten, AS_ZEROS[name]).default)
-    return guard_indices(found) if packet in INDICES else found
+        return _zeros(target, getattr(torch.ops.aten, AS_ZEROS[name]).default)
+    return guard_indices(target) if packet in INDICES else target
 
 
 def _zeros(empty: Any, zeros: Any) -> Callable[..., Any]:
-    """An operation that makes an empty tensor, which would show what the memory held before: it makes zeros."""
+    """Zeros in place of an empty tensor, which would show the previous content of the memory."""
 
     def made(*args: Any, **kwargs: Any) -> Tensor:
         kwargs.pop("memory_format", None)
@@ -450,7 +450,7 @@ def _zeros(empty: Any, zeros: Any) -> Callable[..., Any]:
 
 
 def refuse_types(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Refuse numbers where an operation takes a type or a format: torch takes them for places in its tables."""
+    """Refuse numbers for a type or a format: torch would use them as indices of its tables."""
     arguments = getattr(getattr(function, "_schema", None), "arguments", ())
     by_name = dict(zip((argument.name for argument in arguments), args, strict=False)) | dict(kwargs)
     for argument in arguments:

@@ -1,6 +1,6 @@
-"""What torch does not check itself of shapes, types and numbers that operations are given, checked on shapes alone.
+"""Checks of the shapes, types and numbers of operations that torch does not make itself, from shapes alone.
 
-Each rule takes what the operation takes, and says why it must not be called; empty where it may.
+Each rule takes the arguments of the operation, and returns why it must not be called; empty if it may.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ WINDOWS = {
     "win_length",
     "upscale_factor", "downscale_factor", "num_groups",
 }  # fmt: skip
-ENDS = {"start", "end"}  # which slices cut off at the size of their dimension
+ENDS = {"start", "end"}  # slices cut them off at the size of their dimension
 LARGEST_WINDOW = 1 << 20  # of a kernel's size, stride, padding, dilation
 STEPS = {"stride", "dilation", "output_padding"}
-LARGEST_STEP = 1 << 12  # by far larger ones let kernels of transposed convolutions write beyond their results
-LARGEST_NUMBER = 1 << 48  # of whole numbers that an operation is given
+LARGEST_STEP = 1 << 12  # far larger ones let kernels of transposed convolutions write beyond their results
+LARGEST_NUMBER = 1 << 48  # among the arguments of an operation
 LONGEST_LIST = 100_000
 MOST_SECTIONS = 100_000
 MOST_FACTORS = 300  # of a product, and differences of differences
@@ -29,32 +29,32 @@ REDUCTIONS = (0, 1, 2)
 
 
 def largest(name: str) -> int:
-    """The largest number that an argument, or an option of a layer, of this name may be."""
+    """The largest allowed number for an argument of an operation, or an option of a layer, with this name."""
     return LARGEST_STEP if name in STEPS else LARGEST_WINDOW if name in WINDOWS else LARGEST_NUMBER
 
 
 def refuse_numbers(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Refuse numbers that are out of all proportion, before an operation computes with them."""
+    """Refuse excessive numbers before an operation computes with them."""
     arguments = getattr(getattr(function, "_schema", None), "arguments", ())
     names = [argument.name for argument in arguments]
-    given = [*zip([*names, *[""] * len(args)], args, strict=False), *kwargs.items()]
-    for name, value in given:
-        for each in value if isinstance(value, (list, tuple)) else (value,):
-            if type(each) is not int:
+    named = [*zip([*names, *[""] * len(args)], args, strict=False), *kwargs.items()]
+    for name, value in named:
+        for number in value if isinstance(value, (list, tuple)) else (value,):
+            if type(number) is not int:
                 continue
             if name in ENDS:
                 continue
-            if abs(each) > largest(name):
-                raise ValueError(f"{name} is {each}, more than {largest(name)}")
-            if name == "reduction" and each not in REDUCTIONS:
-                raise ValueError(f"{name} is {each}, not 0, 1 or 2")
-            if name in ("sections", "chunks") and each > MOST_SECTIONS:
-                raise ValueError(f"{name} is {each}, more than {MOST_SECTIONS}")
+            if abs(number) > largest(name):
+                raise ValueError(f"{name} is {number}, more than {largest(name)}")
+            if name == "reduction" and number not in REDUCTIONS:
+                raise ValueError(f"{name} is {number}, not 0, 1 or 2")
+            if name in ("sections", "chunks") and number > MOST_SECTIONS:
+                raise ValueError(f"{name} is {number}, more than {MOST_SECTIONS}")
         if isinstance(value, (list, tuple)) and len(value) > LONGEST_LIST:
             raise ValueError(f"{name} holds {len(value)} values, more than {LONGEST_LIST}")
 
 
-def _fourier(tensor: Tensor, axes: Sequence[int], normalised: int, other: Any) -> str:
+def _fourier(tensor: Tensor, axes: Sequence[int], normalised: int, _: Any) -> str:
     if not all(-tensor.dim() <= axis < tensor.dim() for axis in axes):
         return f"its dimensions {list(axes)} are not those of a tensor of {tensor.dim()}"
     if not len(axes) or len({axis % max(1, tensor.dim()) for axis in axes}) < len(axes):
@@ -79,9 +79,9 @@ def _fft_c2c(tensor: Tensor, dim: Sequence[int], normalization: int, forward: bo
 def _fft_c2r(tensor: Tensor, dim: Sequence[int], normalization: int, last_dim_size: int) -> str:
     if why := _fft_c2c(tensor, dim, normalization, True):
         return why
-    held = tensor.shape[dim[-1]]
+    size = tensor.shape[dim[-1]]
     return (
-        "" if last_dim_size >= 1 and last_dim_size // 2 + 1 == held else f"{held} of its values make no {last_dim_size}"
+        "" if last_dim_size >= 1 and last_dim_size // 2 + 1 == size else f"{size} of its values make no {last_dim_size}"
     )
 
 
@@ -91,7 +91,7 @@ def _softmax_backward(grad: Tensor, output: Tensor, *rest: Any, **named: Any) ->
 
 
 def _elementwise_backward(grad: Tensor, own: Tensor, *rest: Any, **named: Any) -> str:
-    shapes = {each.shape for each in (grad, own, *rest) if isinstance(each, Tensor) and each.numel()}
+    shapes = {tensor.shape for tensor in (grad, own, *rest) if isinstance(tensor, Tensor) and tensor.numel()}
     try:
         torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
     except RuntimeError:
@@ -100,17 +100,17 @@ def _elementwise_backward(grad: Tensor, own: Tensor, *rest: Any, **named: Any) -
 
 
 def _weight_norm(weight: Tensor, norm: Tensor, dim: int = 0) -> str:
-    wanted = [size if place == dim else 1 for place, size in enumerate(weight.shape)]
-    fits = weight.numel() > 0 and list(norm.shape) == wanted and weight.dtype == norm.dtype
+    expected = [size if place == dim else 1 for place, size in enumerate(weight.shape)]
+    fits = weight.numel() > 0 and list(norm.shape) == expected and weight.dtype == norm.dtype
     return "" if fits else "its norms are not one for each row of its weights"
 
 
 def _batch_norm(values: Tensor, *rest: Any, **named: Any) -> str:
-    given = [*rest[:4], *(named.get(name) for name in ("weight", "bias", "running_mean", "running_var"))]
+    tensors = [*rest[:4], *(named.get(name) for name in ("weight", "bias", "running_mean", "running_var"))]
     fits = values.dim() > 1 and all(
-        each is None or (each.shape == values.shape[1:2] and each.dtype.is_floating_point)
-        for each in given
-        if each is None or isinstance(each, Tensor)
+        tensor is None or (tensor.shape == values.shape[1:2] and tensor.dtype.is_floating_point)
+        for tensor in tensors
+        if tensor is None or isinstance(tensor, Tensor)
     )
     return "" if fits else "its weights or statistics are not one for each channel"
 
@@ -120,36 +120,36 @@ def _group_norm(
 ) -> str:
     fits = values.dim() > 1 and values.shape[:2] == (n, c) and math.prod(values.shape[2:]) == area
     fits = fits and group > 0 and c % group == 0
-    fits = fits and all(each is None or each.shape == (c,) for each in (weight, bias))
+    fits = fits and all(tensor is None or tensor.shape == (c,) for tensor in (weight, bias))
     return "" if fits and values.numel() else "its sizes are not those of its values"
 
 
 def _recurrent(gates: int) -> Callable[..., str]:
-    """Every state and weight has the shape that layers and directions ask for."""
+    """Every state and weight must have the shape that layers and directions require."""
 
     def rule(
-        values: Tensor, state: Any, weights: Any, biases: bool, layers: int, dropout: float, train: bool, both: bool,
-        first: bool,
+        values: Tensor, state: Any, weights: Any, biases: bool, layers: int, dropout: float, train: bool,
+        bidirectional: bool, first: bool,
     ) -> str:  # fmt: skip
         states = [state] if isinstance(state, Tensor) else list(state)
-        ways, projected = 1 + both, False
+        ways, projected = 1 + bidirectional, False
         per = 4 if biases else 2
         if gates == 4 and layers > 0 and len(weights) == layers * ways * (per + 1):
             projected, per = True, per + 1
         if values.dim() != 3 or not values.numel() or not 0 < layers < 1000 or len(weights) != layers * ways * per:
             return "it has other layers than weights"
         count, hidden, out = values.shape[0 if first else 1], states[-1].shape[-1], states[0].shape[-1]
-        for each, size in zip(states, (out, hidden), strict=False):
-            if tuple(each.shape) != (layers * ways, count, size) or each.dtype != values.dtype:
+        for tensor, size in zip(states, (out, hidden), strict=False):
+            if tuple(tensor.shape) != (layers * ways, count, size) or tensor.dtype != values.dtype:
                 return "a state has another shape than its layers ask for"
         if len(states) != (2 if gates == 4 else 1) or (not projected and hidden != out):
             return "its states are not those of its kind"
-        for place, each in enumerate(weights):
-            taken = values.shape[2] if place < per * ways else out * ways
-            wanted: list[tuple[int, ...]] = [(gates * hidden, taken), (gates * hidden, out)]
-            wanted += [(gates * hidden,)] * 2 if biases else []
-            wanted += [(out, hidden)] if projected else []
-            if tuple(each.shape) != wanted[place % per] or each.dtype != values.dtype:
+        for place, tensor in enumerate(weights):
+            inputs = values.shape[2] if place < per * ways else out * ways
+            expected: list[tuple[int, ...]] = [(gates * hidden, inputs), (gates * hidden, out)]
+            expected += [(gates * hidden,)] * 2 if biases else []
+            expected += [(out, hidden)] if projected else []
+            if tuple(tensor.shape) != expected[place % per] or tensor.dtype != values.dtype:
                 return "a weight has another shape than its layer asks for"
         return ""
 
@@ -159,7 +159,7 @@ def _recurrent(gates: int) -> Callable[..., str]:
 def _classes_backward(
     grad: Tensor, own: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore: int, total: Tensor
 ) -> str:
-    """Of `nll_loss_backward`, which writes where its target says, however many there are."""
+    """The rule of `nll_loss_backward`, which writes wherever its target points."""
     several = own.dim() in (2, 4)
     classes = own.shape[1 if several else 0] if own.dim() in (1, 2, 4) else -1
     targets = (own.shape[0], *own.shape[2:]) if several else ()
@@ -182,12 +182,12 @@ def _convolution_backward(
     grad: Tensor, values: Tensor, weight: Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
     output_padding: Any, groups: int, mask: Sequence[bool],
 ) -> str:  # fmt: skip
-    made = torch.ops.aten.convolution.default(
+    result = torch.ops.aten.convolution.default(
         values, weight, None, stride, padding, dilation, transposed, output_padding, groups
     )
-    channels = [made.shape[1]]
+    channels = [result.shape[1]]
     if (
-        made.shape != grad.shape
+        result.shape != grad.shape
         or grad.dtype != values.dtype
         or (bias is not None and list(bias) not in ([0], channels))
     ):
@@ -196,22 +196,22 @@ def _convolution_backward(
 
 
 def _unfold_backward(grad: Tensor, sizes: Sequence[int], dim: int, size: int, step: int) -> str:
-    made = torch.empty(list(sizes), device="meta").unfold(dim, size, step)
-    return "" if made.shape == grad.shape else "its gradient has another shape than the windows"
+    windows = torch.empty(list(sizes), device="meta").unfold(dim, size, step)
+    return "" if windows.shape == grad.shape else "its gradient has another shape than the windows"
 
 
 def _resampled(values: Tensor, sizes: Any, *rest: Any, **named: Any) -> str:
-    """Sizes and scales agree: kernels compute places to read from scales alone."""
-    scales = [each for each in (*rest, *named.values()) if type(each) in (int, float)]
-    scales += [each for value in rest if isinstance(value, (list, tuple)) for each in value]
-    if not values.numel() or any(not math.isfinite(each) or not 1e-6 < each < 1e6 for each in scales):
+    """Sizes and scales must agree: kernels compute the places to read from scales alone."""
+    scales = [scale for scale in (*rest, *named.values()) if type(scale) in (int, float)]
+    scales += [scale for value in rest if isinstance(value, (list, tuple)) for scale in value]
+    if not values.numel() or any(not math.isfinite(scale) or not 1e-6 < scale < 1e6 for scale in scales):
         return "its scales are no sizes of a picture, or its picture is empty"
     if sizes is None:
         return ""
     for place, (size, scale) in enumerate(zip(list(sizes)[-len(scales) :], scales, strict=False) if scales else ()):
-        held = values.shape[place - len(scales)]
-        if abs(held * scale - size) > 1:
-            return f"a scale of {scale} does not make {size} of {held}"
+        size_before = values.shape[place - len(scales)]
+        if abs(size_before * scale - size) > 1:
+            return f"a scale of {scale} does not make {size} of {size_before}"
     return "" if all(size > 0 for size in sizes) else "its sizes are not above zero"
 
 
@@ -224,11 +224,11 @@ def _one_hot(values: Tensor, num_classes: int = -1) -> str:
 
 
 def _by_some(values: Tensor, indices: Sequence[Any], *rest: Any, **named: Any) -> str:
-    return "" if any(isinstance(each, Tensor) for each in indices) else "it is given no index"
+    return "" if any(isinstance(index, Tensor) for index in indices) else "it is given no index"
 
 
 def _by_some_but_masks(values: Tensor, indices: Sequence[Any]) -> str:
-    masks = any(isinstance(each, Tensor) and each.dtype in (torch.bool, torch.uint8) for each in indices)
+    masks = any(isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in indices)
     return "it takes no mask" if masks else _by_some(values, indices)
 
 
@@ -246,7 +246,7 @@ def _bags(weight: Tensor, indices: Tensor, offsets: Tensor, *rest: Any, **named:
 
 
 def _product(matrices: Sequence[Tensor]) -> str:
-    """Of many matrices, whose best order takes their number to the third power."""
+    """The rule of products of matrices: finding their best order takes the third power of their number."""
     return "" if len(matrices) <= MOST_FACTORS else f"it multiplies {len(matrices)} matrices, more than {MOST_FACTORS}"
 
 

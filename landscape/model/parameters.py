@@ -1,4 +1,4 @@
-"""The weights of a model as named tensors: taken from it, matched to it, and refused where they cannot be its own."""
+"""The weights of a model as named tensors: their roles, states of a model, files matched to it, and arithmetic."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from torch.nn.modules.conv import _ConvTransposeNd
 from landscape.core.errors import JobError
 
 # ----------------------------------------------------------------------------------------------------
-# The role of each parameter, read off the types of a model's modules.
+# The role of each parameter, from the types of a model's modules.
 
 NORM_LAYERS: tuple[type[nn.Module], ...] = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)
 
 
 @dataclass(frozen=True)
 class ParameterInfo:
-    """What the arithmetic must know about one parameter, read off its module's type.
+    """The properties of one parameter that arithmetic needs, from its module's type.
 
     Attributes:
         role: `norm` in a normalisation layer, else `bias` for tensors of at most one dimension, else `weight`; fused
@@ -32,7 +32,7 @@ class ParameterInfo:
         trainable: whether directions may move it: it requires gradients and holds real floating-point numbers.
         transposed_groups: the number of groups of a layer whose dimension 0 is the *input*: those of a transposed
             convolution, 1 for GPT-2's `Conv1D`; 0 for all other parameters, whose dimension 0 is the output.
-        experts: in which order fused experts hold their weights after dimension 0, which counts the experts.
+        experts: the order of the dimensions of fused experts after dimension 0, which counts the experts.
     """
 
     name: str
@@ -44,14 +44,14 @@ class ParameterInfo:
 
 
 def trainable_matrices(model: nn.Module) -> tuple[ParameterInfo, ...]:
-    """The trainable parameters of two dimensions or more: neither biases nor what normalisation layers scale by."""
+    """The trainable parameters of two dimensions or more: neither biases nor the scales of normalisation layers."""
     return tuple(info for info in describe_parameters(model) if info.trainable and len(info.shape) > 1)
 
 
 def describe_parameters(model: nn.Module) -> tuple[ParameterInfo, ...]:
     """One `ParameterInfo` per parameter of `model`, tied ones once, in the order of `named_parameters`.
 
-    A model that was packed says them itself, as its modules are no longer of the types that told them.
+    A packed model holds them in `described`, since its modules no longer have the original types.
 
     >>> [(info.name, info.role) for info in describe_parameters(nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3)))]
     [('0.weight', 'weight'), ('0.bias', 'bias'), ('1.weight', 'norm'), ('1.bias', 'norm')]
@@ -83,10 +83,10 @@ def _describe(name: str, parameter: nn.Parameter, owner: nn.Module) -> Parameter
 
 
 def _transposed_groups(parameter: nn.Parameter, owner: nn.Module) -> int:
-    """The groups of a layer that holds [in, out, …]; 0 where the output comes first.
+    """The groups of a layer with weights [in, out, …]; 0 if the output comes first.
 
-    `Conv1D` of transformers (GPT-2, GPT, ImageGPT) is a linear layer with a weight [in, nf]. It is known by its name
-    and its `nf`, as this package does without transformers.
+    `Conv1D` of transformers (GPT-2, GPT, ImageGPT) is a linear layer with a weight [in, nf]. It is recognised by its
+    name and its `nf`, without importing transformers.
     """
     if isinstance(owner, _ConvTransposeNd) and parameter.dim() > 1:
         return int(owner.groups)
@@ -95,10 +95,10 @@ def _transposed_groups(parameter: nn.Parameter, owner: nn.Module) -> int:
 
 
 def _experts_order(parameter: nn.Parameter, owner: nn.Module) -> Literal["", "output first", "input first"]:
-    """The order of a parameter that holds all experts of a mixture: [expert, out, in] by default; empty for others.
+    """The order of a parameter of all experts of a mixture: [expert, out, in] by default; empty for other parameters.
 
-    transformers marks the modules that hold [expert, in, out] (GPT-OSS) with `is_transposed`. A parameter [expert, out]
-    beside such a weight is the bias of the experts.
+    transformers marks modules with [expert, in, out] (GPT-OSS) by `is_transposed`. A parameter [expert, out] beside
+    such a weight is the bias of the experts.
     """
     if not type(owner).__name__.endswith("Experts"):
         return ""
@@ -109,7 +109,7 @@ def _experts_order(parameter: nn.Parameter, owner: nn.Module) -> Literal["", "ou
 
 
 def is_norm_layer(module: nn.Module) -> bool:
-    """Whether a module normalises: by its type, or by a class name that ends in 'Norm' (those of other libraries)."""
+    """Whether a module normalises, by its type, or by a class name that ends in 'Norm' (in other libraries)."""
     return isinstance(module, NORM_LAYERS) or type(module).__name__.rstrip("123d").endswith(("Norm", "FrozenBatchNorm"))
 
 
@@ -117,7 +117,7 @@ State = Mapping[str, Tensor]
 
 
 def persistent_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """The buffers of a model that its state dict holds; tied ones once."""
+    """The buffers in a model's state dict; tied ones once."""
     saved = set(model.state_dict())
     return {name: buffer for name, buffer in model.named_buffers() if name in saved}
 
@@ -128,17 +128,20 @@ def state_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
 
 
-def match_state(model: nn.Module, weights: State, what: str) -> dict[str, Tensor]:
+def match_state(model: nn.Module, weights: State, subject: str) -> dict[str, Tensor]:
     """`weights` as a state of `model`: nothing missing, extra or misshapen, in the types of the model's tensors.
 
-    `weights` may hold second names of tied weights and `num_batches_tracked`, or leave them out. Where no name fits as
-    it is, the model may be one part of what was saved, as in a Lightning module: `model.fc.weight` for `fc.weight`.
+    `weights` may hold second names of tied weights and `num_batches_tracked`, or omit them. If no name fits, the model
+    may be one part of the saved module, as in a Lightning module: `model.fc.weight` for `fc.weight`.
+
+    Args:
+        subject: the name of the weights in errors.
 
     Returns:
         A tensor on the CPU per parameter and persistent buffer of `model`.
 
     Raises:
-        JobError: the weights are not those of such a model; names what differs.
+        JobError: the weights are not those of such a model; names the tensors that differ.
     """
     own = {**dict(model.named_parameters()), **persistent_buffers(model)}
     names = set(model.state_dict()) | set(own)
@@ -152,15 +155,15 @@ def match_state(model: nn.Module, weights: State, what: str) -> dict[str, Tensor
         for name in own
         if name in weights and weights[name].shape != own[name].shape
     ]
-    refuse_mismatch(what, missing, extra, misshapen)
+    refuse_mismatch(subject, missing, extra, misshapen)
     return {name: weights.get(name, tensor).detach().cpu().to(tensor.dtype) for name, tensor in own.items()}
 
 
 def _part_of(weights: State, own: State) -> State:
-    """The weights below the prefix under which every tensor of the model stands.
+    """The weights below the one prefix under which every tensor of the model exists.
 
-    All of them where there is no such prefix, or more than one (a model and its moving average), since it is unknown
-    which of these is meant.
+    All weights if there is no such prefix, or more than one (a model and its moving average): the choice would be a
+    guess.
     """
     first = next(iter(own), "")
     needed = [name for name in own if not name.endswith("num_batches_tracked")]
@@ -175,24 +178,25 @@ def _part_of(weights: State, own: State) -> State:
     return {name.removeprefix(fitting[0]): tensor for name, tensor in weights.items() if name.startswith(fitting[0])}
 
 
-def refuse_mismatch(what: str, missing: Sequence[str], extra: Sequence[str], misshapen: Sequence[str]) -> None:
+def refuse_mismatch(subject: str, missing: Sequence[str], extra: Sequence[str], misshapen: Sequence[str]) -> None:
     """Refuse a file of tensors that does not fit the model.
 
     Args:
-        missing, extra, misshapen: the tensors that do not fit, by how they do not; all empty where the file fits.
+        subject: the name of the file in the error.
+        missing, extra, misshapen: the tensors that do not fit; all are empty if the file fits.
     """
     kinds = (("missing", missing), ("extra", extra), ("misshapen", misshapen))
     differences = [f"{kind} {_first(names)}" for kind, names in kinds if names]
     if differences:
-        raise JobError(f"{what}: must hold one tensor per parameter of the model; {'; '.join(differences)}")
+        raise JobError(f"{subject}: must hold one tensor per parameter of the model; {'; '.join(differences)}")
 
 
 def _first(names: Sequence[str], most: int = 3) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest
 
 
-def refuse_not_finite(weights: State, infos: Sequence[ParameterInfo], what: str) -> None:
+def refuse_not_finite(weights: State, infos: Sequence[ParameterInfo], subject: str) -> None:
     """Refuse NaN in any tensor and infinity in parameters that train; buffers such as masks may hold infinity."""
     trained = {info.name for info in infos if info.trainable}
     for name, tensor in weights.items():
@@ -200,7 +204,7 @@ def refuse_not_finite(weights: State, infos: Sequence[ParameterInfo], what: str)
             bad = ~torch.isfinite(tensor) if name in trained else torch.isnan(tensor)
             if bool(bad.any()):
                 raise JobError(
-                    f"{what}: must be finite, not NaN or infinity in {name} ({int(bad.sum())} of {bad.numel()} "
+                    f"{subject}: must be finite, not NaN or infinity in {name} ({int(bad.sum())} of {bad.numel()} "
                     "values); take weights from before the training diverged"
                 )
 
@@ -211,17 +215,21 @@ def holds_bfloat16(model: nn.Module) -> bool:
 
 
 def immobile(model: nn.Module, *, bfloat16_weights: bool = False) -> list[str]:
-    """Warnings of weights that no direction moves because of their type, and of those computed in another type.
+    """Warnings about weights that no direction moves because of their type, and about those computed in another type.
 
     Args:
-        bfloat16_weights: whether those in bfloat16 are computed as they are.
+        bfloat16_weights: whether weights in bfloat16 are computed in it.
     """
     parameters = dict(model.named_parameters())
-    odd = {name: each for name, each in parameters.items() if not each.is_floating_point()}
+    odd = {name: parameter for name, parameter in parameters.items() if not parameter.is_floating_point()}
     packed = [name for name, module in model.named_modules() if "quantized" in type(module).__module__.split(".")]
-    half = {name: each for name, each in parameters.items() if each.is_floating_point() and each.itemsize < 4}
+    half = {
+        name: parameter
+        for name, parameter in parameters.items()
+        if parameter.is_floating_point() and parameter.itemsize < 4
+    }
     if bfloat16_weights:
-        half = {name: each for name, each in half.items() if each.dtype is not torch.bfloat16}
+        half = {name: parameter for name, parameter in half.items() if parameter.dtype is not torch.bfloat16}
     warnings = []
     if odd:
         warnings.append(
@@ -271,7 +279,7 @@ def difference(first: State, second: State) -> dict[str, Tensor]:
 
 
 def combine(origin: State, directions: Sequence[State], coordinates: Sequence[float]) -> dict[str, Tensor]:
-    """The point θ = θ₀ + Σₖ cₖ·dₖ, in the type of θ₀; tensors that no direction names are those of θ₀.
+    """The point θ = θ₀ + Σₖ cₖ·dₖ, in the type of θ₀; tensors in no direction are those of θ₀.
 
     Args:
         origin: θ₀.
@@ -289,7 +297,7 @@ def combine(origin: State, directions: Sequence[State], coordinates: Sequence[fl
 
 
 def layout(state: State, names: Iterable[str]) -> list[dict[str, Any]]:
-    """Where each tensor lies in the flattened vector: name, shape and offset, in elements."""
+    """The place of each tensor in the flattened vector: name, shape and offset, in elements."""
     places, offset = [], 0
     for name in names:
         places.append({"name": name, "shape": list(state[name].shape), "offset": offset})
@@ -298,7 +306,7 @@ def layout(state: State, names: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def flatten(state: State, places: Sequence[Mapping[str, Any]]) -> np.ndarray:
-    """The tensors one after the other as a float32 vector; zero where `state` lacks one."""
+    """The tensors one after the other as a float32 vector; zeros for a tensor that `state` lacks."""
     pieces = [
         state[place["name"]].reshape(-1).float().numpy()
         if place["name"] in state
@@ -309,7 +317,7 @@ def flatten(state: State, places: Sequence[Mapping[str, Any]]) -> np.ndarray:
 
 
 def unflatten(vector: np.ndarray, places: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-    """The inverse of `flatten`; tensors that are zero throughout are left out, as nothing moves them."""
+    """The inverse of `flatten`; tensors that are all zero are left out, as they do not move."""
     state = {}
     for place in places:
         size = int(np.prod(place["shape"], dtype=np.int64))
@@ -361,7 +369,7 @@ def filter_view(tensor: Tensor, info: ParameterInfo) -> Tensor:
 
 
 def filter_unview(rows: Tensor, info: ParameterInfo) -> Tensor:
-    """The inverse of `filter_view`: rows, one per output filter, as the tensor that they were taken from."""
+    """The inverse of `filter_view`: the tensor from its rows, one per output filter."""
     if info.experts == "input first" and len(info.shape) == 3:
         count, inputs, outputs = info.shape
         return rows.reshape(count, outputs, inputs).transpose(1, 2).contiguous()

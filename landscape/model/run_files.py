@@ -1,13 +1,13 @@
 """The files of a run beside its landscapes: their names, how they are written whole, and which of them count.
 
-    <run>/run.json                             what was trained, with which options
+    <run>/run.json                             the training and its options
     <run>/history.jsonl                        one line per recorded step and per epoch
     <run>/trajectory/epoch-00003.safetensors   parameters and buffers of one epoch or step
-    <run>/measures.json                        numbers that were measured of the run, one JSON object
-    <run>/measures/0f1e2d3c….npz               the losses of single samples that these come from, named in measures.json
+    <run>/measures.json                        measures of the run, one JSON object
+    <run>/measures/0f1e2d3c….npz               the losses of single samples behind these, named in measures.json
 
 Nothing else in the project knows these names. While a trajectory is being replaced, run.json alone says which snapshots
-and which history count (see `replacement`). A run may also lie in an object store; `landscape.folders` hides that.
+and which history count (see `snapshots.py`). A run may also lie in an object store; `core/folders.py` hides that.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ INFO_FILE, HISTORY_FILE, MEASURES_FILE, FOLDER = "run.json", "history.jsonl", "m
 MEASURES_FOLDER = "measures"
 MOST_MEASURES = 16 << 20  # bytes
 DEEPEST = 64  # levels of run.json
-MOST_DIGITS = 308  # of a whole number: what has more is beyond every floating-point number
+MOST_DIGITS = 308  # of a whole number: a longer one is beyond every floating-point number
 PROBLEM = "problem"  # the key of run.json for the callback of the run's landscapes
 NETWORK = "network"  # the key of run.json for the options that the model and the data were made with
-REPLACING = "replacing"  # the key of run.json that names what counts while a trajectory is being replaced
+REPLACING = "replacing"  # the key of run.json for the files that count while a trajectory is being replaced
 SNAPSHOT_NAME = re.compile(r"(epoch|step)-(\d{5,15})\.safetensors")
 HISTORY_NAME = re.compile(re.escape(HISTORY_FILE))
 STAGED = re.compile(rf"\.{FOLDER}-(\d+)-[0-9a-f]{{8}}{re.escape(PARTIAL)}")
@@ -51,7 +51,7 @@ class Contents:
 
 
 def read_info(run: Place) -> dict[str, Any]:
-    """The contents of run.json; empty where there is none."""
+    """The contents of run.json; empty if there is none."""
     folder = open_folder(run)
     place = quoted(folder.place(INFO_FILE))
     try:
@@ -74,22 +74,22 @@ def read_info(run: Place) -> dict[str, Any]:
 
 
 def read_network(run: Place) -> dict[str, Any]:
-    """The options that the model and the data of a run's training were made with, as far as run.json tells."""
+    """The options that the model and the data of a run's training were made with; empty if run.json has none."""
     network = read_info(run).get(NETWORK)
     return network if isinstance(network, dict) else {}
 
 
 def read_problem(run: Place) -> str | None:
-    """The callback 'module:function' of a run's landscapes, where its training recorded one."""
+    """The callback 'module:function' of a run's landscapes, if its training recorded one."""
     problem = read_info(run).get(PROBLEM)
     return problem if isinstance(problem, str) else None
 
 
 def parse_whole_number(digits: str) -> int:
-    """A whole number of a JSON document, refused where no floating-point number is as large.
+    """A whole number of a JSON document.
 
     Raises:
-        ValueError: it is.
+        ValueError: it is larger than every floating-point number.
     """
     if len(digits) > MOST_DIGITS:
         raise ValueError(f"a number must have at most {MOST_DIGITS} digits, not {len(digits)}")
@@ -97,24 +97,26 @@ def parse_whole_number(digits: str) -> int:
 
 
 def depth_exceeds(value: Any, most: int) -> bool:
-    """Whether lists and mappings stand in one another at more than that many levels.
+    """Whether lists and mappings are nested deeper than `most` levels.
 
     >>> depth_exceeds({"a": [1]}, 2), depth_exceeds({"a": [1]}, 1)
     (False, True)
     """
     level = [value]
     for _ in range(most + 1):
-        level = [each for each in level if isinstance(each, (dict, list))]
+        level = [container for container in level if isinstance(container, (dict, list))]
         if not level:
             return False
-        level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)]
+        level = [
+            inner for container in level for inner in (container.values() if isinstance(container, dict) else container)
+        ]
     return True
 
 
 def read_measures(run: Place) -> dict[str, Any]:
-    """The contents of measures.json; empty where there is none, or where it is damaged, too large or no JSON object.
+    """The contents of measures.json; empty if there is none, or if it is damaged, too large or no JSON object.
 
-    Nothing else depends on this file, so that a run without readable measures is as good as one without any.
+    Nothing else depends on this file, so unreadable measures count as none.
     """
     try:
         data = open_folder(run).read(MEASURES_FILE) or b""
@@ -144,13 +146,13 @@ def contents(run: Place, info: Mapping[str, Any]) -> Contents:
     """
     folder = open_folder(run)
     if REPLACING in info:
-        return _being_replaced(info[REPLACING], folder)
+        return _named_contents(info[REPLACING], folder)
     names = filter(SNAPSHOT_NAME.fullmatch, folder.names(FOLDER))
     return Contents(tuple(f"{FOLDER}/{name}" for name in names), HISTORY_FILE)
 
 
-def _being_replaced(named: Any, folder: Folder) -> Contents:
-    """What run.json names under `REPLACING`; other paths than those of snapshots and a history are refused."""
+def _named_contents(named: Any, folder: Folder) -> Contents:
+    """The files that run.json names under `REPLACING`; all but snapshots and a history are refused."""
     snapshots, history = (named.get("snapshots"), named.get("history")) if isinstance(named, dict) else (None, None)
     usable_history = history in (None, HISTORY_FILE) or _lies_in_run(history, HISTORY_NAME)
     if usable_history and isinstance(snapshots, list) and all(_lies_in_run(path, SNAPSHOT_NAME) for path in snapshots):
@@ -170,9 +172,9 @@ def _lies_in_run(path: Any, name: re.Pattern[str]) -> bool:
 
 @contextlib.contextmanager
 def writing(run: Place, path: str) -> Iterator[Any]:
-    """Give a temporary file to fill, which then takes the place of `path`.
+    """Give a temporary file to fill, which then replaces `path`.
 
-    A reader, or a crash at any moment, meets the former file or the whole new one.
+    A reader finds the old file or the whole new one, also after a crash at any moment.
     """
     folder = open_folder(run)
     with refusing_disk_errors(folder.place(path)), folder.whole(path) as temporary:
@@ -180,7 +182,7 @@ def writing(run: Place, path: str) -> Iterator[Any]:
 
 
 def reason_of(error: BaseException) -> str:
-    """Why a file cannot be read or written, in words."""
+    """The reason why a file cannot be read or written."""
     return (isinstance(error, OSError) and error.strerror) or message_of(error) or type(error).__name__
 
 
@@ -189,7 +191,7 @@ def refusing_disk_errors(place: str) -> Iterator[None]:
     """Turn a full disk or missing rights into one line with its remedy.
 
     Raises:
-        LandscapeError: names `place`, and the reason.
+        LandscapeError: names `place` and the reason.
     """
     try:
         yield
@@ -213,12 +215,12 @@ def checkpoint_path(number: int) -> str:
 
 
 def checkpoint_numbers(folder: Folder) -> list[int]:
-    """The numbers of the checkpoints that a run holds, ascending."""
+    """The numbers of the checkpoints of a run, ascending."""
     return sorted(int(match[1]) for match in map(NAME.fullmatch, folder.names(CHECKPOINTS)) if match)
 
 
 # ----------------------------------------------------------------------------------------------------
-# How `landscape train` last began a training of a run, and how that ended: <run>/launch.json.
+# The last start of a run's training by `landscape train`, and its end: <run>/launch.json.
 
 LAUNCH_FILE = "launch.json"
 LONGEST = 1 << 20  # bytes
@@ -230,12 +232,12 @@ class Launch:
     """A start of a training.
 
     Attributes:
-        function: what is trained: a recipe's name, or 'module:function'.
+        function: the training function: a recipe's name, or 'module:function'.
         workers: how many ranks.
-        command: the line that goes on with it; empty where no command can name the function or one of its options.
-        started: when, in ISO format.
+        command: the command that continues it; empty if no command can name the function or one of its options.
+        started: the time, in ISO format.
         outcome: "running" until it has ended, then "done", "interrupted" or "failed".
-        reason: why it failed, in a line.
+        reason: of a failure, in a line.
     """
 
     function: str
@@ -247,7 +249,7 @@ class Launch:
 
 
 def now() -> str:
-    """The time, as a launch has it."""
+    """The current time in the format of a launch."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -258,7 +260,7 @@ def write_launch(run: Place, launch: Launch) -> None:
 
 
 def read_launch(run: Place) -> Launch | None:
-    """The last start of the run's training; None where there was none, or where its file says something else."""
+    """The last start of the run's training; None if there was none, or if its file holds something else."""
     try:
         data = open_folder(run).read(LAUNCH_FILE) or b""
     except StoreError:

@@ -48,12 +48,12 @@ class Snapshot:
     """The file that holds the weights at one epoch or step.
 
     Args:
-        unit: what `number` counts.
+        unit: of `number`.
         number: the epoch or step.
         path: the whole path or URL of the file.
-        step: how many steps were done then; None where the file does not say it.
-        epoch: how many epochs were done then; None where the file does not say it.
-        source: the checkpoint that it was imported from; empty where it was collected.
+        step: how many steps were done then; None if the file does not record it.
+        epoch: how many epochs were done then; None if the file does not record it.
+        source: the checkpoint that it was imported from; empty if it was collected.
     """
 
     unit: Unit
@@ -69,7 +69,7 @@ class Snapshot:
         Raises:
             LandscapeError: the file is damaged, or cannot be read; names it.
         """
-        from safetensors.torch import load_file  # torch is needed for the values alone, not to list snapshots
+        from safetensors.torch import load_file  # needs torch, which listing snapshots does not
 
         from landscape.model.parameters import state_digest
 
@@ -103,7 +103,7 @@ class Trajectory:
         """The part of the trajectory with these epochs or steps, ascending, each once.
 
         Raises:
-            JobError: one of them was not collected; lists those that were.
+            JobError: one of them was not collected; lists the collected ones.
         """
         if numbers == "all":
             return self
@@ -113,20 +113,22 @@ class Trajectory:
         """The snapshot of one epoch or step.
 
         Raises:
-            JobError: it was not collected; lists those that were.
+            JobError: it was not collected; lists the collected ones.
         """
         for snapshot in self.snapshots:
             if snapshot.number == number:
                 return snapshot
-        there = f"{self.unit}s {ranges(self.numbers)}" if self.snapshots else "none"
-        raise JobError(f"trajectory: {self.unit} {number} is not in run {quoted(self.run)}; collected there: {there}")
+        collected = f"{self.unit}s {ranges(self.numbers)}" if self.snapshots else "none"
+        raise JobError(
+            f"trajectory: {self.unit} {number} is not in run {quoted(self.run)}; collected there: {collected}"
+        )
 
 
 def read_trajectory(run: Place) -> Trajectory:
-    """The snapshots of a run, of whose files only the headers are read.
+    """The snapshots of a run; only the headers of their files are read.
 
     Returns:
-        The trajectory; an empty one where the run holds no snapshots, or does not exist.
+        The trajectory; empty if the run holds no snapshots, or does not exist.
 
     Raises:
         LandscapeError: run.json cannot be read; or the run holds snapshots by epoch and by step, and run.json does not
@@ -143,17 +145,17 @@ def read_trajectory(run: Place) -> Trajectory:
     counted = sorted(
         (snapshot for snapshot in snapshots if snapshot.unit == unit), key=lambda snapshot: snapshot.number
     )
-    return Trajectory(_name_of(run), unit, tuple(folder.map(_described, counted)))
+    return Trajectory(_name_of(run), unit, tuple(folder.map(_read_metadata, counted)))
 
 
 def _name_of(run: Place) -> str:
     return run.name if isinstance(run, Folder) else str(run)
 
 
-def _described(snapshot: Snapshot) -> Snapshot:
+def _read_metadata(snapshot: Snapshot) -> Snapshot:
     """The snapshot with the step, epoch and source that its file records.
 
-    A damaged file leaves it as it is: loading it will say what is wrong.
+    If the file is damaged, the snapshot is unchanged: loading it will report the damage.
     """
     try:
         metadata = _metadata(*split_path(snapshot.path))
@@ -184,7 +186,7 @@ def snapshot_files(run: Place, info: Mapping[str, Any] | None = None) -> list[tu
     """The unit, number and path of every snapshot that counts.
 
     Args:
-        info: the contents of run.json; None reads it.
+        info: the contents of run.json; default: read it.
 
     Returns:
         One (unit, number, path) per snapshot, in no particular order; paths are relative to the run.
@@ -206,7 +208,7 @@ def write_snapshot(run: Place, unit: Unit, number: int, state: State, *, below: 
 
     Args:
         below: the folder in the run to write it to.
-        about: what else its metadata record (step, epoch, versions, source); values that are None are left out.
+        about: further entries of its metadata (step, epoch, versions, source); None values are omitted.
 
     Returns:
         Its path in the run.
@@ -215,14 +217,8 @@ def write_snapshot(run: Place, unit: Unit, number: int, state: State, *, below: 
 
     from landscape.model.parameters import state_digest
 
-    described = {
-        "format": SNAPSHOT_FORMAT,
-        "unit": unit,
-        "number": number,
-        "digest": state_digest(state),
-        **about,
-    }
-    metadata = {key: str(value) for key, value in described.items() if value is not None}
+    entries = {"format": SNAPSHOT_FORMAT, "unit": unit, "number": number, "digest": state_digest(state), **about}
+    metadata = {key: str(value) for key, value in entries.items() if value is not None}
     path = f"{below}/{unit}-{number:05d}.safetensors"
     with writing(run, path) as temporary:
         save_file(dict(state), temporary, metadata)
@@ -238,14 +234,14 @@ def versions() -> dict[str, str]:
 # Replacing the trajectory of a run: a crash at any moment leaves the old one or the new one.
 #
 # 1. The new files are written into a folder of their own beside the trajectory.
-# 2. One whole write of run.json names them as the snapshots and the history that count. Before it the run is as it was;
-# from it on every reader sees the new ones.
+# 2. One whole write of run.json names them as the snapshots and the history that count. Before it, every reader sees
+# the old files; after it, the new ones.
 # 3. The old files are deleted, and the new ones are copied to their usual places.
-# 4. run.json is written again without those names, and the folder beside is deleted.
+# 4. run.json is written again without those names, and the folder of step 1 is deleted.
 #
-# Steps 3 and 4 may be done twice, so whoever writes to the run next finishes what a crash has left undone.
+# Steps 3 and 4 may be repeated, so the next process that writes to the run finishes them after a crash.
 
-# Temporary files right in the folder of a run are named after these, apart from the driver's own.
+# Temporary files directly in the folder of a run have these stems; the driver has others.
 OWN_STEMS = ("run", "history", "checkpoint", "launch")
 HEAD = 4096  # bytes at the beginning of a snapshot that hold the name of its format
 
@@ -254,7 +250,7 @@ HEAD = 4096  # bytes at the beginning of a snapshot that hold the name of its fo
 def staging(folder: Folder) -> Iterator[str]:
     """The name of a folder to write the new files into; it is deleted when the block ends.
 
-    It stays where run.json names files in it, since `finish_replacement` needs these, or where that cannot be read.
+    It stays if run.json names files in it, which `finish_replacement` needs, or if run.json cannot be read.
     """
     name = f".{FOLDER}-{os.getpid()}-{secrets.token_hex(4)}{PARTIAL}"
     try:
@@ -266,7 +262,7 @@ def staging(folder: Folder) -> Iterator[str]:
 
 
 def _paths(replacing: Any) -> list[str]:
-    """The paths that run.json names under `REPLACING`; none where it has no such entry."""
+    """The paths that run.json names under `REPLACING`; empty if it has no such entry."""
     return [] if replacing is None else [*replacing["snapshots"], *filter(None, [replacing["history"]])]
 
 
@@ -274,8 +270,8 @@ def replace_trajectory(folder: Folder, info: Mapping[str, Any], snapshots: Seque
     """Make these the run's snapshots, history and run.json, and nothing else.
 
     Args:
-        snapshots: the paths of the snapshots in the run: staged ones, or some that it holds already.
-        history: the path of a staged history, HISTORY_FILE to keep the one that is there, or None for none.
+        snapshots: the paths of the snapshots in the run, staged or already in place.
+        history: the path of a staged history, HISTORY_FILE to keep the present one, or None for none.
     """
     named = {"snapshots": list(snapshots), "history": history}
     if _is_any_missing(folder, named):
@@ -295,7 +291,7 @@ def _is_any_missing(folder: Folder, replacing: Any) -> bool:
 
 
 def finish_replacement(folder: Folder) -> None:
-    """Finish a replacement that run.json names and that was cut off, if there is one."""
+    """Finish an interrupted replacement that run.json names, if there is one."""
     info = read_info(folder)
     if REPLACING not in info:
         return
@@ -315,8 +311,8 @@ def finish_replacement(folder: Folder) -> None:
 def _move(folder: Folder, snapshots: Sequence[str], history: str | None) -> None:
     """Delete the old files, then copy the new ones to their usual places.
 
-    As long as run.json names the new files, only they count. Afterwards every snapshot in the folder counts, so the
-    deletions are synced before that: no old file may come back with a power cut.
+    While run.json names the new files, only these count. Afterwards, every snapshot in the folder counts, so the
+    deletions are synced first: no old file may reappear after a power cut.
     """
     names = {path.rpartition("/")[2] for path in snapshots}
     for name in folder.names(FOLDER):
@@ -334,11 +330,11 @@ def _move(folder: Folder, snapshots: Sequence[str], history: str | None) -> None
 
 
 def remove_leftovers(folder: Folder) -> None:
-    """Delete the temporary files that processes which have ended left behind, known by their exact names."""
+    """Delete the temporary files of processes that have ended, recognised by their exact names."""
     with refusing_disk_errors(folder.name):
         used = {path.rpartition("/")[0] for path in _paths(read_info(folder).get(REPLACING))}
         for name in folder.folders(""):
-            # In an object store the writer may be on another machine, where its process number says nothing here.
+            # In an object store, the writer may be on another machine, so its process number means nothing here.
             if STAGED.fullmatch(name) and name not in used and ("://" in folder.name or _is_abandoned(name)):
                 folder.delete_below(name)
         for name in folder.names(""):
@@ -351,13 +347,13 @@ def remove_leftovers(folder: Folder) -> None:
 
 
 def _is_abandoned(staged: str) -> bool:
-    """Whether the process that a staging folder is named after has ended."""
+    """Whether the process in the name of a staging folder has ended."""
     match = STAGED.fullmatch(staged)
     return match is not None and left_by_the_dead(f".{FOLDER}-{match[1]}{PARTIAL}") is not None
 
 
 def _is_cut_off(folder: Folder, name: str) -> bool:
-    """Whether this is a temporary file of safetensors' own that holds the beginning of a snapshot, or nothing."""
+    """Whether a file is a temporary file of safetensors with the beginning of a snapshot, or empty."""
     if not (name.startswith(".tmp") and len(name) == len(".tmp") + 6):
         return False
     head = folder.read_range(f"{FOLDER}/{name}", 0, HEAD)

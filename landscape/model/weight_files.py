@@ -1,4 +1,4 @@
-"""Reads weights from files that other programs wrote: safetensors and `torch.save`, and never runs code in them."""
+"""Reads weights from files of other programs, safetensors and `torch.save`, and never runs code in them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from landscape.model.run_files import SNAPSHOT_FORMAT, reason_of
 log = logging.getLogger("landscape")
 
 NESTED_KEYS = ("state_dict", "model_state_dict", "model", "net", "network", "weights")
-DEEPEST = 2  # levels of mappings inside mappings in which the tensors are looked for
+DEEPEST = 2  # levels of nested mappings in which the tensors are searched
 WRAPPER_PREFIXES = ("module.", "_orig_mod.")  # of DistributedDataParallel and of torch.compile
-# A file may hold a few numbers and say that they fill a huge tensor (strides of 0). A tensor is read if it takes at
+# A file may hold a few numbers and declare that they fill a huge tensor (strides of 0). A tensor is read if it takes at
 # most this many times the size of the file, or at most this many bytes.
 LARGEST_SPREAD, FREE_SPREAD = 16, 64 << 20
 
@@ -35,11 +35,11 @@ def load_weights(path: str | Path, *, again: bool = False) -> dict[str, Tensor]:
     A checkpoint may hold them itself or under `state_dict`, `model_state_dict`, `model`, `net`, ….
 
     Args:
-        again: whether the file was loaded before; its warnings are not repeated then.
+        again: whether the file was loaded before; then its warnings are not repeated.
 
     Raises:
         NotFoundError: there is no such file.
-        JobError: it holds no named tensors, or could only be read by running the code pickled in it.
+        JobError: the file holds no named tensors, or could only be read by running pickled code.
     """
     file = Path(path)
     if "://" in str(path):
@@ -53,7 +53,7 @@ def load_weights(path: str | Path, *, again: bool = False) -> dict[str, Tensor]:
         raise JobError(f"weights {quoted(str(path))} is {kind}, not a file; name the file of weights")
     if _is_safetensors(file):
         tensors, metadata = _read_safetensors(file)
-        # A snapshot of our own has no wrapper's prefixes: a layer of it may really be called `module`.
+        # Our own snapshots have no prefixes of wrappers: a layer may really be called `module`.
         state = tensors if metadata.get("format") == SNAPSHOT_FORMAT else strip_prefixes(tensors)
     else:
         state = strip_prefixes(_find_state(_read_torch(file), file, again=again))
@@ -62,10 +62,10 @@ def load_weights(path: str | Path, *, again: bool = False) -> dict[str, Tensor]:
 
 
 def read_about(path: str | Path) -> dict[str, Any]:
-    """What a checkpoint says besides its weights, such as `epoch` or `global_step`.
+    """The entries of a checkpoint beside its weights, such as `epoch` or `global_step`.
 
     Returns:
-        The metadata of a safetensors file; of a `torch.save` file the values at its top that are no mappings.
+        The metadata of a safetensors file; the top-level values of a `torch.save` file that are no mappings.
 
     Raises:
         JobError: the file cannot be read, or is no checkpoint.
@@ -94,7 +94,7 @@ def _refuse_unusual_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
 
 
 def _unusual_kind(tensor: Tensor) -> str:
-    """In words, why this is no ordinary tensor; empty where it is one."""
+    """Why this is no ordinary tensor, in words; empty if it is one."""
     if tensor.is_nested:
         return "a nested tensor"
     if tensor.layout != torch.strided:
@@ -107,7 +107,7 @@ def _unusual_kind(tensor: Tensor) -> str:
 
 
 def _is_safetensors(file: Path) -> bool:
-    """Told by the content: eight bytes of header length, then the header, a JSON object; else by the name."""
+    """Whether the file begins with eight bytes of header length and a JSON object, or has the suffix of safetensors."""
     try:
         with open(file, "rb") as opened:
             return opened.read(9)[8:] == b"{" or file.suffix == ".safetensors"
@@ -130,7 +130,7 @@ def _read_torch(file: Path) -> Any:
             return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise JobError(_why_not_unpickled(file, error)) from None
-    except Exception as error:  # torch.load may raise anything at all for a file that is no checkpoint
+    except Exception as error:  # torch.load may raise any exception for a file that is no checkpoint
         raise JobError(
             f"weights {quoted(str(file))} is no checkpoint: {reason_of(error)[:160]}; give safetensors or torch.save "
             "files"
@@ -149,15 +149,15 @@ def _why_not_unpickled(file: Path, error: Exception) -> str:
 
 
 def _find_state(checkpoint: Any, file: Path, depth: int = DEEPEST, *, again: bool = False) -> dict[str, Tensor]:
-    """The mapping of names to tensors in a checkpoint: the checkpoint itself, or what lies under a usual key.
+    """The mapping of names to tensors in a checkpoint: the checkpoint itself, or a mapping under a usual key.
 
-    `depth` is how many levels further down may be looked.
+    `depth` is how many further levels may be searched.
     """
     if isinstance(checkpoint, Mapping):
         state = {key: value for key, value in checkpoint.items() if not str(key).endswith("_extra_state")}
         if depth < DEEPEST:
-            # Below the top, counters and the like may stand beside the tensors of a state dict. At the top plain
-            # values may mean anything, so a mapping with them there is not taken for a state dict.
+            # Below the top, a state dict may hold counters beside its tensors. At the top, plain values may mean
+            # anything, so a mapping with such values does not count as a state dict.
             state = {key: value for key, value in state.items() if not isinstance(value, (int, float, str, NoneType))}
         if state and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items()):
             return state
@@ -176,21 +176,21 @@ def _find_state(checkpoint: Any, file: Path, depth: int = DEEPEST, *, again: boo
     )
 
 
-def _warn_of_other_weights(checkpoint: Mapping[Any, Any], taken: str, state: Mapping[str, Tensor], file: Path) -> None:
-    """Say which weights are taken from a checkpoint that holds several networks, such as an average beside them."""
+def _warn_of_other_weights(checkpoint: Mapping[Any, Any], used: str, state: Mapping[str, Tensor], file: Path) -> None:
+    """Warn which weights are used from a checkpoint with several networks, such as a moving average."""
     names = _bare_names(state)
-    others = [key for key in checkpoint if key != taken and isinstance(checkpoint[key], Mapping)]
-    alike = [quoted(str(key)) for key in others if names <= _bare_names(checkpoint[key])]
-    if alike:
+    others = [key for key in checkpoint if key != used and isinstance(checkpoint[key], Mapping)]
+    unused = [quoted(str(key)) for key in others if names <= _bare_names(checkpoint[key])]
+    if unused:
         log.warning(
             "weights %s: the weights under %r are used; %s holds weights of the same names: to use these, save them "
             "alone",
-            quoted(str(file)), taken, ", ".join(alike),
+            quoted(str(file)), used, ", ".join(unused),
         )  # fmt: skip
 
 
 def _bare_names(state: Iterable[Any]) -> set[str]:
-    """The names without prefixes, also where only some have one: an averaged model's counter has none."""
+    """The names without prefixes; some may have none, such as the counter of an averaged model."""
     names = {str(name) for name in state}
     for prefix in WRAPPER_PREFIXES:
         names = {name.removeprefix(prefix) for name in names}

@@ -18,6 +18,7 @@ from landscape.core.errors import quoted
 from landscape.core.grid import Floats, Grid, Index, tile_at
 from landscape.core.validation import RepeatedKey, parse_json
 from landscape.job.directions.kinds import is_seeded
+from landscape.model.run_files import depth_exceeds
 from landscape.surface.record import parse_axis, plain
 from landscape.surface.record_entries import PathRecord
 from landscape.surface.surface import (
@@ -99,18 +100,9 @@ def parse_metadata(data: bytes) -> dict[str, Any]:
         raise BadMetadataError("is not JSON, or is nested too deeply") from None
     if not isinstance(document, dict):
         raise BadMetadataError("must hold one JSON object")
-    _refuse_deep(document)
+    if depth_exceeds(document, DEEPEST):
+        raise BadMetadataError(f"is nested deeper than {DEEPEST} levels")
     return document
-
-
-def _refuse_deep(document: Any) -> None:
-    level = [document]
-    for _ in range(DEEPEST):
-        inner = (list(value.values()) if isinstance(value, dict) else value for value in level)
-        level = [value for values in inner for value in values if isinstance(value, (dict, list))]
-        if not level:
-            return
-    raise BadMetadataError(f"is nested deeper than {DEEPEST} levels")
 
 
 def parse_group(document: Mapping[str, Any]) -> dict[str, Any]:
