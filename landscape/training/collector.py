@@ -4,11 +4,11 @@
     with TrajectoryCollector("runs/mine", model, optimizer, unit="epoch", intervals=intervals) as collector:
         for epoch in range(9):
             for inputs, targets in loader:
-                ...                          # forward, backward, optimizer.step(), as ever
+                ...                          # forward, backward, optimizer.step(), as usual
                 collector.step(loss)
             collector.end_epoch()
 
-`landscape.trajectory` reads back what it keeps.
+`landscape.trajectory` reads the snapshots.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def unwrap(model: nn.Module) -> nn.Module:
         True
     """
     while True:
-        inner = getattr(model, "_orig_mod", None)  # torch.compile's name for it
+        inner = getattr(model, "_orig_mod", None)  # the name in torch.compile
         if isinstance(model, (DistributedDataParallel, DataParallel)):
             inner = model.module
         if not isinstance(inner, nn.Module):
@@ -86,7 +86,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def refuse_incomplete(model: nn.Module) -> None:
-    """Refuse a model whose weights this process does not hold, since its snapshots would be wrong without a word."""
+    """Refuse a model whose weights are not all in this process: its snapshots would silently be wrong."""
     for name, parameter in model.named_parameters():
         if isinstance(parameter, nn.UninitializedParameter):
             raise JobError(f"model: {quoted(name)} has no shape yet; run one batch through it before collecting")
@@ -104,10 +104,10 @@ def check_collector_options(
     create_landscape: Any = None,
     num_samples: Any = DEFAULT_SAMPLES,
 ) -> CollectLandscape:
-    """The options that say what to collect and which landscapes it stands for, as a frozen value.
+    """The collector's options about snapshots and landscapes, as a frozen value.
 
     Raises:
-        JobError: one of them is not usable; names it.
+        JobError: an option is not usable; names it.
     """
     return CollectLandscape(
         landscape_size=landscape_size,
@@ -121,49 +121,49 @@ def check_collector_options(
 # ----------------------------------------------------------------------------------------------------
 # A training watched by rules.
 
-FIRST, EVERY = 1, 100  # the first step that is watched, and how many lie between two
+FIRST, EVERY = 1, 100  # the first watched step, and the steps from one watched step to the next
 HARDLY_MOVING = ("weight_not_changed", "weight_change_too_small")
-MOST_RECORDED = 20  # findings of a step that its line in the history names
+MOST_RECORDED = 20  # findings of a step in its line of the history
 
 
 class TrainingWatch:
-    """Applies rules to weights, outputs, gradients and changes of weights at those steps of a training that are due.
+    """Applies rules to weights, outputs, gradients and changes of weights at certain steps of a training.
 
     `prepare` is called before a step, and `judge` after the optimiser has taken it. Other steps cost nothing. Gradients
-    are those that the optimiser is given, which the loop may drop right after. Outputs are those of modules called with
-    gradients: an evaluation between steps does not count.
+    are read when the optimiser takes the step; the loop may drop them right after. Outputs are those of modules called
+    with gradients: an evaluation between steps does not count.
 
     Args:
         model: the network inside its wrappers.
-        called: the network as the loop calls it, whose wrappers say whether its modules can be seen.
+        called: the network as the loop calls it; a wrapper may hide the outputs of its modules.
         thresholds: of the rules, by name.
-        every: after how many steps one is watched again.
-        listed: steps that are watched besides.
-        done: steps that were taken before.
+        every: steps from one watched step to the next.
+        listed: further steps that are watched.
+        step: how many steps were taken before.
     """
 
     def __init__(
         self, model: nn.Module, called: nn.Module, optimizer: Any, thresholds: Thresholds, every: int = EVERY,
-        listed: Collection[int] = (), done: int = 0,
+        listed: Collection[int] = (), step: int = 0,
     ) -> None:  # fmt: skip
         self._model, self._thresholds, self._every, self._listed = model, thresholds, every, frozenset(listed)
         self._targets: set[Target] = {RULES[name].target for name in thresholds}
-        self._told: set[tuple[str, str]] = set()
+        self._warned: set[tuple[str, str]] = set()
         self._due, self._gradients = False, dict[str, Tensors]()
         self._before, self._still = dict[str, Tensor](), set[tuple[str, str]]()
         self._sees_outputs = self._may_see_outputs(called)
         self._watcher: NetworkWatcher | None = None  # while it is entered
-        self._leave: Callable[[], Any] = lambda: None  # takes its hooks away
+        self._leave: Callable[[], Any] = lambda: None  # removes its hooks
         hook: Callable[..., Any] | None = getattr(optimizer, "register_step_pre_hook", None)
         self._hooked, self._stepped = hook is not None, False
         if hook is not None:
-            # Weakly, as an optimiser may outlive the training.
+            # A weak reference, as an optimiser may outlive the training.
             me = weakref.ref(self)
             hook(lambda optimizer, *_: watch._at_step(optimizer) if (watch := me()) is not None else None)
-        self.pending = self._tell(findings("weights", self._weights(), thresholds), done)  # to begin with
+        self.pending = self._warn(findings("weights", self._weights(), thresholds), step)  # of the initial weights
 
     def prepare(self, step: int) -> None:
-        """The step with this number comes next."""
+        """Prepare for the step with this number, which comes next."""
         self._due = step == FIRST or step % self._every == 0 or step in self._listed
         self._stepped = not self._hooked
         if not self._due:
@@ -177,31 +177,31 @@ class TrainingWatch:
             self._leave = weakref.finalize(self, self._watcher.__exit__)
 
     def judge(self, step: int) -> list[dict[str, Any]]:
-        """What fires at the step that was just taken, as the history holds it; each is warned of once."""
+        """The findings of the step just taken, in the form of the history; warns once about each."""
         pending, self.pending = self.pending, []
         if not self._due:
             return pending[:MOST_RECORDED]
-        self._due, found = False, list[LayerFinding]()
+        self._due, fired = False, list[LayerFinding]()
         if self._watcher is not None:
             self._leave()
-            seen, self._watcher = [layer.seen() for layer in self._watcher.layers.values()], None
-            found += findings("outputs", seen, self._thresholds)
+            outputs, self._watcher = [layer.seen() for layer in self._watcher.layers.values()], None
+            fired += findings("outputs", outputs, self._thresholds)
         if "gradients" in self._targets:
             if not self._hooked:
                 self._look_at_gradients()
-            # Backwards, as they are computed: the first one is where it began.
-            found += findings("gradients", list(self._gradients.values())[::-1], self._thresholds)
+            # In backward order: the fault began at the first one.
+            fired += findings("gradients", list(self._gradients.values())[::-1], self._thresholds)
             self._gradients = {}
-        found += findings("weights", self._weights(), self._thresholds)
-        found += self._lasting(findings("changes", self._changes(), self._thresholds))
-        return [*pending, *self._tell(found, step)][:MOST_RECORDED]
+        fired += findings("weights", self._weights(), self._thresholds)
+        fired += self._lasting(findings("changes", self._changes(), self._thresholds))
+        return [*pending, *self._warn(fired, step)][:MOST_RECORDED]
 
     def _may_see_outputs(self, called: nn.Module) -> bool:
         if "outputs" not in self._targets:
             return False
         compiled = any(
-            hasattr(each, "_orig_mod") or getattr(each, "_compiled_call_impl", None) is not None
-            for each in called.modules()
+            hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+            for module in called.modules()
         )
         if compiled:
             log.warning("watch: outputs of layers are not seen in a model that torch.compile has compiled")
@@ -209,15 +209,19 @@ class TrainingWatch:
 
     def _trained(self) -> list[tuple[str, Tensor]]:
         named = self._model.named_parameters()
-        return [(name, each) for name, each in named if each.requires_grad and each.is_floating_point()]
+        return [
+            (name, parameter) for name, parameter in named if parameter.requires_grad and parameter.is_floating_point()
+        ]
 
     def _weights(self) -> list[Tensors]:
         if "weights" not in self._targets:
             return []
-        return [Tensors(name, statistics_of(each), dimensions=each.dim()) for name, each in self._trained()]
+        return [
+            Tensors(name, statistics_of(parameter), dimensions=parameter.dim()) for name, parameter in self._trained()
+        ]
 
     def _at_step(self, optimizer: Any) -> None:
-        """The optimiser is about to take a step; a fused one leaves it to its kernel to undo the scale of a loss."""
+        """Read the gradients before the optimiser's step; a fused optimiser undoes the loss scale in its kernel."""
         scale, skips = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
         if not self._due or (skips is not None and float(skips)):
             return
@@ -234,27 +238,31 @@ class TrainingWatch:
     def _changes(self) -> list[Tensors]:
         before, self._before = self._before, {}
         return [
-            Tensors(name, ValueStatistics(), dimensions=each.dim(), change=change_of(before[name], each))
-            for name, each in self._trained()
+            Tensors(name, ValueStatistics(), dimensions=parameter.dim(), change=change_of(before[name], parameter))
+            for name, parameter in self._trained()
             if name in before
         ]
 
-    def _lasting(self, found: list[LayerFinding]) -> list[LayerFinding]:
-        """Weights that hardly move count at the second watched step running, as momentum has to begin."""
+    def _lasting(self, fired: list[LayerFinding]) -> list[LayerFinding]:
+        """The findings; weights that hardly move count only after two watched steps, as momentum builds up."""
         if not self._stepped:  # gradients are being accumulated, or the scale of the loss was too large
-            return [each for each in found if each.rule not in HARDLY_MOVING]
-        still = {(each.layer, each.rule) for each in found if each.rule in HARDLY_MOVING}
+            return [finding for finding in fired if finding.rule not in HARDLY_MOVING]
+        still = {(finding.layer, finding.rule) for finding in fired if finding.rule in HARDLY_MOVING}
         lasting, self._still = still & self._still, still
-        return [each for each in found if each.rule not in HARDLY_MOVING or (each.layer, each.rule) in lasting]
+        return [
+            finding
+            for finding in fired
+            if finding.rule not in HARDLY_MOVING or (finding.layer, finding.rule) in lasting
+        ]
 
-    def _tell(self, found: list[LayerFinding], step: int) -> list[dict[str, Any]]:
-        """Warn in one line of what was not warned of before; what was found, as the history holds it."""
-        new = [each for each in found if (each.layer, each.rule) not in self._told]
-        self._told |= {(each.layer, each.rule) for each in new}
+    def _warn(self, fired: list[LayerFinding], step: int) -> list[dict[str, Any]]:
+        """Warn in one line about new findings; returns all findings in the form of the history."""
+        new = [finding for finding in fired if (finding.layer, finding.rule) not in self._warned]
+        self._warned |= {(finding.layer, finding.rule) for finding in new}
         if new:
-            others = others_in_words([(each.layer, each.rule) for each in new[1:]])
+            others = others_in_words([(finding.layer, finding.rule) for finding in new[1:]])
             log.warning("watch: step %d: %s%s", step, new[0].text, others)
-        return [_recorded(each) for each in found]
+        return [_recorded(finding) for finding in fired]
 
 
 def _recorded(finding: LayerFinding) -> dict[str, Any]:
@@ -266,55 +274,53 @@ RESERVED = ("step", "epoch", "learning_rate", "epoch_end", "watch")  # keys of t
 
 
 class TrajectoryCollector:
-    """Keeps the weights at the listed epochs or steps, and those that training ends with, in `<run>/trajectory`.
+    """Writes the weights at the listed epochs or steps, and at the end of training, to `<run>/trajectory`.
 
-    Construct it once the weights to start from are loaded; call `step(loss)` after each `optimizer.step()`,
-    `end_epoch()` after each epoch and `end_training()` at the end, which leaving a `with` block of the collector does,
-    unless by an exception. What training ended with is a snapshot even where no interval lists its epoch or step, and
-    `origin: last` of a landscape; if the training is extended later, it stays beside those that follow. Each snapshot
-    is written whole or not at all, so a crash in training loses nothing that was collected. Under `torch.distributed`
-    only rank 0 writes; other ranks only count.
+    Construct it once the initial weights are loaded; call `step(loss)` after each `optimizer.step()`, `end_epoch()`
+    after each epoch and `end_training()` at the end, which leaving a `with` block of the collector does, unless by an
+    exception. The final weights are a snapshot even if no interval lists their epoch or step, and `origin: last` of a
+    landscape; if the training is extended later, they remain beside the following ones. Each snapshot is written whole
+    or not at all, so a crash in training loses no snapshot. Under `torch.distributed`, only rank 0 writes; other ranks
+    only count.
     Epoch or step n means: after the n-th; 0 is the state at construction.
 
-    `<run>/history.jsonl` gets one line per `step` that brings a loss or metrics: `step` and `epoch` (whole numbers
-    from 1: the epoch the step belongs to), `learning_rate` (of the first parameter group), `loss`, metrics; and one
-    per `end_epoch`, marked `"epoch_end": true`. NaN and infinite values are recorded as null; a step without a
-    loss has no key `loss`. Non-persistent buffers are not kept: PyTorch leaves them out of a state dict because the
-    model makes them itself.
+    `<run>/history.jsonl` gets one line per `step` with a loss or metrics: `step` and `epoch` (whole numbers from 1: the
+    epoch of the step), `learning_rate` (of the first parameter group), `loss`, metrics; and one per `end_epoch`, marked
+    `"epoch_end": true`. NaN and infinite values are recorded as null; a step without a loss has no key `loss`.
+    Non-persistent buffers are not stored: PyTorch omits them from a state dict because the model makes them itself.
 
     The history is synced to disk at each epoch's end and each snapshot. An object store cannot append to a file, so
-    there the whole history is written at these moments and every 30 s besides: a crash loses the lines since the last
-    write, and never a snapshot.
+    there the whole history is written at these moments and every 30 s: a crash loses the lines since the last write,
+    and never a snapshot.
 
-    Whatever is dropped or removed goes at once: a crash leaves all of it or nothing. A training that was killed before
-    its first snapshot may simply be started again; until there is one its former history stays beside, as
-    `history.jsonl.interrupted-…`. A history with lines that cannot be read is kept as `history.jsonl.damaged-…`.
+    Files are dropped or removed all at once: a crash leaves all of them or none. A training that was killed before its
+    first snapshot may simply be started again; until there is one, its former history is kept as
+    `history.jsonl.interrupted-…`. A history with unreadable lines is kept as `history.jsonl.damaged-…`.
 
     Args:
-        run: the run's folder or URL; it is made if need be.
-        model: the network; wrappers of DistributedDataParallel, DataParallel and torch.compile are looked through.
+        run: the run's folder or URL; it is made if it does not exist.
+        model: the network, possibly in wrappers of DistributedDataParallel, DataParallel and torch.compile.
         optimizer: its class, hyperparameters and learning rate are recorded.
-        intervals: lists of at least 3 epochs or steps each; every list becomes one trajectory landscape. The weights
-            that training ends with are kept beside them and change none of these.
+        intervals: lists of at least 3 epochs or steps each; every list becomes one trajectory landscape. The final
+            weights are stored too, and change none of these landscapes.
         landscape_size: points per axis, 3 to 65536 (MindSpore's tutorial stops at 256).
         unit: whether `intervals` count "step" or "epoch".
         create_landscape: {"train": along the trajectory, "result": around its end}; both by default.
         num_samples: how many samples the loss is computed on.
         network: the options that the model and the data were made with, by name; they are recorded, and a callback
-            that makes the model anew finds them by `landscape.problem.network.network_options`.
-        problem: the callback `module:function` of the run's landscapes; a job of this run needs not name it then.
-        start_step: how many steps are done already, to go on after an interruption: what was collected up to there is
-            kept, what lies beyond it is dropped. It may be left out where `start_epoch` is given and the history
-            tells the step.
-        start_epoch: how many epochs are done already; `start_step` alone is enough where the history tells the epoch.
-            A 0 beside a `start_step` says that the first epoch has not ended, whatever the history tells.
-        watch: rules that are asked about the training, by name, such as ["weights", "gradients", "tensor_overflow"], or
-            {name: threshold}; `landscape.model.layer_rules` has them. What fires is in the line of the step, under
-            "watch", and each is warned of once. Default: none.
-        watch_every: after how many steps one is watched again: the first step, those that are multiples of this, and
-            those listed in `intervals`. Other steps cost nothing.
-        overwrite: remove the trajectory and the history that the run holds. Without it, and without a start, such a
-            run is refused. With a start it changes nothing.
+            that makes the model again reads them by `landscape.problem.network.network_options`.
+        problem: the callback `module:function` of the run's landscapes; a job of this run then need not name it.
+        start_step: how many steps are done already, to continue after an interruption: later snapshots and lines of the
+            history are dropped. It may be omitted if `start_epoch` is given and the history has the step.
+        start_epoch: how many epochs are done already; `start_step` alone is enough if the history has the epoch. A 0
+            beside a `start_step` means that the first epoch has not ended, whatever the history says.
+        watch: rules that watch the training, by name, such as ["weights", "gradients", "tensor_overflow"], or {name:
+            threshold}, see `landscape.model.layer_rules`. Findings are in the line of the step, under "watch", and a
+            warning names each once. Default: none.
+        watch_every: steps from one watched step to the next: the first step, the multiples of this, and the steps in
+            `intervals` are watched. Other steps cost nothing.
+        overwrite: whether to remove the trajectory and the history of the run. Without it, and without a start, such a
+            run is refused. With a start, it changes nothing.
 
     Raises:
         JobError: an option is not usable, or the run already holds a trajectory.
@@ -345,12 +351,12 @@ class TrajectoryCollector:
         check_whole("start_epoch", start_epoch or 0, 0)
         check_whole("watch_every", watch_every, 1)
         rules = asked_rules("watch", watch)
-        self._model, self._optimizer, self._told = unwrap(model), optimizer, (network or {}, problem)
+        self._model, self._optimizer, self._described = unwrap(model), optimizer, (network or {}, problem)
         refuse_incomplete(self._model)
         self._folder, self._writes = open_folder(run), rank_and_world()[0] == 0
         self._listed = frozenset(self.options.snapshots)
         self._step, self._epoch = start_step, start_epoch or 0
-        self._steps_in_epoch = 0  # since an epoch ended, or since the start
+        self._steps_in_epoch = 0  # since the last epoch ended, or since the start
         self._watch: TrainingWatch | None = None
         if self._writes:
             self._prepare_run(start_step, start_epoch, overwrite)
@@ -361,27 +367,27 @@ class TrajectoryCollector:
 
     @property
     def steps_done(self) -> int:
-        """How many steps were recorded, those before the start included; on other ranks than 0 as far as given."""
+        """How many steps were recorded, including `start_step`; rank 0 may take that from the history."""
         return self._step
 
     @property
     def epochs_done(self) -> int:
-        """How many epochs have ended, those before the start included; on other ranks than 0 as far as given."""
+        """How many epochs have ended, including `start_epoch`; rank 0 may take that from the history."""
         return self._epoch
 
     def _prepare_run(self, start_step: int, start_epoch: int | None, overwrite: bool) -> None:
-        """Make the run hold what this training begins with, and keep the weights if the start itself is listed."""
+        """Bring the run to the start of this training, and write a snapshot if the start itself is listed."""
         starting = not (start_step or start_epoch)
         finish_replacement(self._folder)
         refuse_existing(self._folder, self.options.unit, starting, overwrite)
         with refusing_disk_errors(self._folder.name):
             self._folder.make()
         remove_leftovers(self._folder)
-        found = (0, 0, 0) if starting else steps_and_epochs(self._folder, start_step, start_epoch)
-        self._step, self._epoch, self._steps_in_epoch = found
+        counts = (0, 0, 0) if starting else steps_and_epochs(self._folder, start_step, start_epoch)
+        self._step, self._epoch, self._steps_in_epoch = counts
         self._epoch_began: int | None = self._step if starting else None
         before = {} if starting else read_info(self._folder)
-        self._info = describe_run(self._model, self._optimizer, self.options, *self._told)
+        self._info = describe_run(self._model, self._optimizer, self.options, *self._described)
         self._info |= kept_of(before, self._info)
         if starting:
             begin_run(self._folder, self._info, overwrite)
@@ -394,10 +400,10 @@ class TrajectoryCollector:
             self._keep_if_listed()
 
     def step(self, loss: Tensor | float | None = None, **metrics: Any) -> None:
-        """Record one optimiser step, and keep the weights if it is a listed one.
+        """Record one optimiser step, and write a snapshot if the step is listed.
 
         Args:
-            loss: the step's loss, one number; without it and without metrics the history gets no line.
+            loss: the step's loss, one number; without a loss and metrics, the history gets no line.
             metrics: further numbers of the step, by name.
 
         Raises:
@@ -408,18 +414,18 @@ class TrajectoryCollector:
         self._steps_in_epoch += 1
         if not self._writes:
             return
-        found = [] if self._watch is None else self._watch.judge(self._step)
-        numbers = metrics if loss is None else {"loss": loss, **metrics}  # null in the log says that it is not finite
-        if numbers or found:
+        fired = [] if self._watch is None else self._watch.judge(self._step)
+        numbers = metrics if loss is None else {"loss": loss, **metrics}  # null in the log means: not finite
+        if numbers or fired:
             place = {"step": self._step, "epoch": self._epoch + 1}
-            self._record(place, numbers, {"watch": found} if found else {})
+            self._record(place, numbers, {"watch": fired} if fired else {})
         if self.options.unit == "step":
             self._keep_if_listed()
         if self._watch is not None:
             self._watch.prepare(self._step + 1)
 
     def end_epoch(self, **metrics: Any) -> None:
-        """Record the end of an epoch with its metrics, and keep the weights if it is a listed one.
+        """Record the end of an epoch with its metrics, and write a snapshot if the epoch is listed.
 
         Args:
             metrics: numbers of the epoch, by name.
@@ -439,10 +445,10 @@ class TrajectoryCollector:
             self._keep_if_listed()
 
     def end_training(self) -> None:
-        """Keep the weights that training ends with, unless a snapshot of this epoch or step is there already.
+        """Write a snapshot of the final weights, unless there is one of this epoch or step.
 
-        Where epochs are counted and steps were taken since the last one ended, no epoch stands for the weights: they
-        are not kept, with a warning.
+        If epochs are counted and steps were taken since the last one ended, the weights belong to no epoch: they are
+        not written, with a warning.
 
         Raises:
             LandscapeError: the run cannot be written.
@@ -456,18 +462,20 @@ class TrajectoryCollector:
                 "run %s: training ended within epoch %d, and snapshots count epochs: its last weights are not kept; "
                 "call end_epoch before end_training, or count steps", quoted(self._folder.name), number + 1,
             )  # fmt: skip
-        elif number and not any((counted, each) == (unit, number) for counted, each, _ in snapshot_files(self._folder)):
+        elif number and not any(
+            (counted, other) == (unit, number) for counted, other, _ in snapshot_files(self._folder)
+        ):
             self._keep()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:  # what was interrupted has not ended
+        if kind is None:  # an interrupted training has not ended
             self.end_training()
 
     def sync(self) -> None:
-        """Have all that was recorded so far survive a crash, as before a checkpoint that counts on it.
+        """Make all records so far survive a crash, as a checkpoint requires.
 
         Raises:
             LandscapeError: the run cannot be written.
@@ -480,13 +488,13 @@ class TrajectoryCollector:
         return self._epoch if self.options.unit == "epoch" else self._step
 
     def _record(
-        self, place: Mapping[str, Any], values: Mapping[str, Any], more: Mapping[str, Any] = MappingProxyType({})
+        self, place: Mapping[str, Any], values: Mapping[str, Any], extra: Mapping[str, Any] = MappingProxyType({})
     ) -> None:
         for name in values:
             if name in RESERVED:
                 raise JobError(f"metrics: {quoted(name)} is a name the collector fills in itself; choose another")
         numbers = {name: recorded_number(name, value) for name, value in values.items()}
-        self._history.append({**place, "learning_rate": learning_rate(self._optimizer), **numbers, **more})
+        self._history.append({**place, "learning_rate": learning_rate(self._optimizer), **numbers, **extra})
 
     def _keep_if_listed(self) -> None:
         if self._number in self._listed:
@@ -502,7 +510,7 @@ class TrajectoryCollector:
         self._former_histories = []
 
     def _learn_steps_per_epoch(self) -> None:
-        """Record the length of the first epoch that was seen from its beginning."""
+        """Record the length of the first epoch that was collected from its beginning."""
         if self._info["steps_per_epoch"] is None and self._epoch_began is not None and self._step > self._epoch_began:
             self._info["steps_per_epoch"] = self._step - self._epoch_began
             write_info(self._folder, self._info)

@@ -1,4 +1,4 @@
-"""Data-parallel training: the order of an epoch, each rank's share of a batch, and what ranks tell one another."""
+"""Data-parallel training: the order of an epoch, each rank's share of a batch, and communication between ranks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from landscape.core.errors import LandscapeError, one_line
 
 @dataclass(frozen=True)
 class Share:
-    """What one rank computes of one batch.
+    """One rank's share of one batch.
 
     Args:
         number: the batch's number in its epoch, from 0.
         index: the numbers of this rank's samples in the data, int64 on the CPU.
-        weight: by which the rank multiplies the mean loss of its samples; the average of these products over the ranks
-            is the mean over the whole batch.
+        weight: the factor of the mean loss of these samples; the average of these products over the ranks is the mean
+            over the whole batch.
         samples: how many samples the whole batch has.
     """
 
@@ -31,16 +31,16 @@ class Share:
 
 
 def epoch_order(count: int, seed: int, epoch: int) -> Tensor:
-    """A permutation of 0 … count−1, which follows from the seed and the epoch alone."""
+    """A permutation of 0 … count−1 that depends on the seed and the epoch alone."""
     return torch.randperm(count, generator=torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**64))
 
 
 def share_of(count: int, rank: int, world: int) -> tuple[int, int, float]:
-    """Where the share of a rank begins and ends in a batch of `count` samples, and its weight.
+    """The start and the stop of a rank's share in a batch of `count` samples, and its weight.
 
-    Shares are contiguous, and their sizes nᵣ differ by one at most. With the weight nᵣ·world/count the average over the
-    ranks of weight times mean is the mean over the batch, for gradients too. A batch of fewer samples than ranks is
-    computed whole by each rank, with weight 1, which gives the same average.
+    Shares are contiguous, and their sizes nᵣ differ by one at most. With the weight nᵣ·world/count, the average over
+    the ranks of weight times mean is the mean over the batch, also for gradients. Every rank computes the whole of a
+    batch with fewer samples than ranks, with weight 1, which gives the same average.
 
     Example:
         >>> [share_of(5, rank, 2) for rank in range(2)]
@@ -57,7 +57,7 @@ def share_of(count: int, rank: int, world: int) -> tuple[int, int, float]:
 
 
 def steps_in(count: int, batch_size: int) -> int:
-    """The number of batches that `count` samples make; the last one may be smaller than the others."""
+    """The number of batches of `count` samples; the last one may be smaller."""
     return -(-count // batch_size)
 
 
@@ -82,7 +82,7 @@ def shares(order: Tensor, batch_size: int, rank: int, world: int, start: int = 0
 
 
 # ----------------------------------------------------------------------------------------------------
-# What ranks tell one another; without a process group there is one rank.
+# Communication between ranks; without a process group, there is one rank.
 
 T = TypeVar("T")
 
@@ -96,9 +96,9 @@ def rank_and_world(group: Any = None) -> tuple[int, int]:
 
 
 def on_first(compute: Callable[[], T]) -> T:
-    """What rank 0 computes, on every rank; none goes on before rank 0 is done.
+    """The result of rank 0, on every rank, which all wait for it.
 
-    An error on rank 0 is raised on every rank, because the others would wait for it without end.
+    An error on rank 0 is raised on every rank; otherwise the others would wait for ever.
     """
     rank, world = rank_and_world()
     if world == 1:
@@ -130,9 +130,9 @@ def gather(value: T) -> list[T]:
 
 
 def sum_over_ranks(value: Tensor | float) -> Tensor:
-    """The sum over the ranks, added in their order in float64, so that it is the same to the bit on each of them.
+    """The sum over the ranks, added in their order in float64, so that it is equal to the bit on each of them.
 
-    A whole number stays whole; another type is the given one's.
+    The sum of whole numbers is int64; otherwise it has the type of `value`.
     """
     tensor = torch.as_tensor(value).detach()
     _, world = rank_and_world()
@@ -149,7 +149,7 @@ def sum_over_ranks(value: Tensor | float) -> Tensor:
 
 
 def share_buffers(model: nn.Module) -> None:
-    """Give every rank the buffers of rank 0, as its checkpoint holds them."""
+    """Give every rank the buffers of rank 0, which are those in checkpoints."""
     if rank_and_world()[1] > 1:
         for buffer in model.buffers():
             torch.distributed.broadcast(buffer, src=0)

@@ -3,9 +3,9 @@
 The last two checkpoints are kept:
 
     <run>/checkpoints/step-00000400.pt     a dict, for torch.load(…, weights_only=True)
-    <run>/checkpoints/begun                there is no checkpoint yet: what the run holds may be begun anew
+    <run>/checkpoints/begun                a mark: there is no checkpoint yet, and the training may begin anew
 
-A last checkpoint that is damaged is passed over for the one before it.
+If the last checkpoint is damaged, the one before it is used.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from landscape.model.snapshots import read_trajectory, replace_trajectory, snaps
 log = logging.getLogger("landscape")
 
 # ----------------------------------------------------------------------------------------------------
-# What a checkpoint can hold, and its digest.
+# The values that a checkpoint can hold, and their digest.
 
 ALLOWED = "tensors, numbers, text, None, and lists, tuples and dicts of these"
 
@@ -59,7 +59,7 @@ def to_plain(name: str, value: Any) -> Any:
     Tensors that share their memory still do.
 
     Raises:
-        JobError: it holds something else; names where.
+        JobError: it holds something else; names the place.
     """
     match value:
         case Tensor():
@@ -75,11 +75,11 @@ def to_plain(name: str, value: Any) -> Any:
         case str():
             return str(value)
         case Mapping():
-            return {_key(name, key): to_plain(f"{name}[{quoted(key, 60)}]", each) for key, each in value.items()}
+            return {_key(name, key): to_plain(f"{name}[{quoted(key, 60)}]", member) for key, member in value.items()}
         case list():
-            return [to_plain(f"{name}[{k}]", each) for k, each in enumerate(value)]
+            return [to_plain(f"{name}[{k}]", member) for k, member in enumerate(value)]
         case tuple():
-            return tuple(to_plain(f"{name}[{k}]", each) for k, each in enumerate(value))
+            return tuple(to_plain(f"{name}[{k}]", member) for k, member in enumerate(value))
     raise JobError(f"keep: {name} must be of {ALLOWED}, not {type(value).__name__}; convert it, or leave it out")
 
 
@@ -87,7 +87,7 @@ def _tensor(name: str, value: Tensor) -> Tensor:
     if value.layout is not torch.strided or value.is_quantized or value.is_meta:
         raise JobError(f"keep: {name} must be a dense tensor with data; convert it, or leave it out")
     tensor = value.detach().as_subclass(Tensor).cpu()
-    # A view would take the whole of what it is a view of along into the file.
+    # Saving a view would also save the rest of its memory.
     return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
 
 
@@ -100,7 +100,7 @@ def _key(name: str, key: Any) -> Any:
 
 
 def checkpoint_digest(value: Any) -> str:
-    """SHA-256 of what `to_plain` gives, in hexadecimal: of types, structure and every bit of the tensors."""
+    """SHA-256 of a result of `to_plain`, in hexadecimal: over types, structure and every bit of the tensors."""
     algorithm = hashlib.sha256()
 
     def add(value: Any) -> None:
@@ -135,9 +135,9 @@ class Checkpoint:
     """A training between two steps.
 
     Args:
-        step, epoch: how many of them were done and recorded.
+        step, epoch: how many were done and recorded.
         world: the number of ranks.
-        values: what was kept, by name: plain values, and the states of objects.
+        values: by name: plain values, and the states of objects.
         classes: the class of each object whose state is in `values`.
         generators: the states of each rank's generators.
     """
@@ -159,7 +159,7 @@ def write_checkpoint(folder: Folder, number: int, checkpoint: Checkpoint) -> Non
     saved = {"format": FORMAT, "digest": checkpoint_digest(contents), **contents}
     with writing(folder, checkpoint_path(number)) as temporary, open(temporary, "wb") as file:
         _save(saved, file)
-    before = [other for other in checkpoint_numbers(folder) if other < number]
+    before = [earlier for earlier in checkpoint_numbers(folder) if earlier < number]
     with refusing_disk_errors(folder.place(CHECKPOINTS)):
         _delete_others(folder, {number, *before[1 - KEPT :]})
 
@@ -168,7 +168,7 @@ def _save(saved: dict[str, Any], file: BinaryIO) -> None:
     try:
         torch.save(saved, file)
     except RuntimeError as error:
-        # After a write that failed torch still ends its archive, and tells that its size is wrong.
+        # After a failed write, torch still ends its archive, and complains of its wrong size.
         raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
 
 
@@ -178,7 +178,7 @@ def _fields(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _delete_others(folder: Folder, kept: set[int]) -> None:
-    """Delete the other checkpoints, those with larger numbers too, and what writers that have died left."""
+    """Delete all other checkpoints, also those with larger numbers, and the leftovers of dead writers."""
     for name in folder.names(CHECKPOINTS):
         match = NAME.fullmatch(name)
         if (match and int(match[1]) not in kept) or left_by_the_dead(name) or name == BEGUN:
@@ -187,12 +187,12 @@ def _delete_others(folder: Folder, kept: set[int]) -> None:
 
 
 def read_last(folder: Folder) -> Checkpoint | None:
-    """The last checkpoint that is whole; None where the run holds none.
+    """The last undamaged checkpoint; None if the run holds no checkpoint.
 
     Raises:
         JobError: there are checkpoints, and none can be read; a newer version wrote the last one; or a folder has the
             name of one.
-        LandscapeError: they cannot be reached.
+        LandscapeError: the checkpoints cannot be accessed.
     """
     _refuse_folders(folder)
     reason = ""
@@ -206,23 +206,23 @@ def read_last(folder: Folder) -> Checkpoint | None:
         reason = reason or f"checkpoint {quoted(folder.place(checkpoint_path(number)))} is damaged ({damage})"
     if not numbers:
         return None
-    more = ", and the one before it is too" if len(numbers) > 1 else ""
-    raise JobError(f"{reason}{more}; restore one, or begin anew with overwrite")
+    rest = ", and the one before it is too" if len(numbers) > 1 else ""
+    raise JobError(f"{reason}{rest}; restore one, or begin anew with overwrite")
 
 
 def _refuse_folders(folder: Folder) -> None:
-    """Refuse a folder where a checkpoint is or will be, which no checkpoint could replace."""
+    """Refuse a folder with the name of a checkpoint, since no checkpoint could replace it."""
     for name in filter(NAME.fullmatch, folder.folders(CHECKPOINTS)):
         place = quoted(folder.place(f"{CHECKPOINTS}/{name}"))
         raise JobError(f"checkpoint {place} must be a file, not a folder; move it away, then start again")
 
 
 def _read(folder: Folder, path: str) -> tuple[Checkpoint | None, str]:
-    """The checkpoint, or what is wrong with it."""
+    """The checkpoint, or None and its fault."""
     place = quoted(folder.place(path))
     try:
         with folder.fetched(path) as file:
-            saved, damage = _loaded(file)
+            saved, damage = _load(file)
     except FileNotFoundError:
         return None, "it is a link that leads nowhere"
     except OSError as error:
@@ -254,8 +254,8 @@ def _is_whole(checkpoint: Checkpoint) -> bool:
     )
 
 
-def _loaded(file: Path) -> tuple[Any, str]:
-    """What the file holds, or why it cannot be read: whatever a torn or flipped file makes torch raise."""
+def _load(file: Path) -> tuple[Any, str]:
+    """The content of the file, or None and the reason: a damaged file may make torch raise any exception."""
     try:
         return torch.load(file, map_location="cpu", weights_only=True), ""
     except Exception as error:
@@ -263,12 +263,12 @@ def _loaded(file: Path) -> tuple[Any, str]:
 
 
 def may_begin_anew(folder: Folder) -> bool:
-    """Whether a training began in this run, and was stopped before its first checkpoint."""
+    """Whether a training began in this run and was stopped before its first checkpoint."""
     return BEGUN in folder.names(CHECKPOINTS)
 
 
 def mark_begun(folder: Folder) -> None:
-    """Record that the run may be begun anew until there is a checkpoint; those that it holds are deleted."""
+    """Mark that the training may begin anew until there is a checkpoint; deletes the present checkpoints."""
     _refuse_folders(folder)
     with refusing_disk_errors(folder.place(CHECKPOINTS)):
         folder.write(f"{CHECKPOINTS}/{BEGUN}", b"")
@@ -284,10 +284,10 @@ States = dict[str, Any]
 
 
 def checked_seed(seed: int) -> int:
-    """A seed that every generator takes.
+    """The seed, if every generator can take it.
 
     Raises:
-        JobError: it is none.
+        JobError: it is no whole number in the range of seeds.
     """
     try:
         return between(0, LARGEST_SEED)(seed)
@@ -299,7 +299,7 @@ def generator_states(device: torch.device) -> States:
     """The states of the global generators, as tensors and plain values.
 
     Args:
-        device: the one that the rank computes on; of other GPUs nothing is taken.
+        device: of the rank; the states of other GPUs are not taken.
     """
     name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)  # noqa: NPY002  # the global one
     return {
@@ -311,7 +311,7 @@ def generator_states(device: torch.device) -> States:
 
 
 def set_generator_states(states: States, device: torch.device) -> None:
-    """Put the global generators into these states; that of a GPU stays as it is where the states have none."""
+    """Set the global generators to these states; that of a GPU is unchanged if the states have none."""
     torch.set_rng_state(states["torch"])
     if states["cuda"] is not None and device.type == "cuda":
         torch.cuda.set_rng_state(states["cuda"], device)
@@ -322,7 +322,7 @@ def set_generator_states(states: States, device: torch.device) -> None:
 
 
 def seed_generators(seed: int, rank: int = 0) -> None:
-    """Seed the global generators of a rank: each rank draws other numbers than the others, the same in every run."""
+    """Seed the global generators of a rank: ranks draw different numbers, the same in every run."""
     number = int.from_bytes(hashlib.sha256(f"{seed}/{rank}".encode()).digest()[:8], "little")
     torch.manual_seed(number >> 1)  # all GPUs too; it takes 63 bits
     np.random.seed(number % 2**32)  # noqa: NPY002
@@ -334,12 +334,12 @@ def _lists(value: Any) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How collecting starts: what the run may hold already, and what of it is kept when a training begins or goes on.
+# The files of a run when collecting starts: refused, kept or dropped as a training begins or continues.
 
 
 # The keys in which two starts of one training may differ.
 CHANGING = ("created", "steps_per_epoch", "versions")
-UNRECORDED = object()  # stands for a value that JSON cannot hold
+UNRECORDED = object()  # a value that JSON cannot hold
 
 
 def describe_run(
@@ -355,7 +355,7 @@ def describe_run(
         network: the options that the model and the data were made with.
         problem: the callback of the run's landscapes, if it is known.
     """
-    told = {NETWORK: _as_far_as_json(network), PROBLEM: problem}
+    optional = {NETWORK: _as_far_as_json(network), PROBLEM: problem}
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "model": type(model).__name__,
@@ -368,27 +368,27 @@ def describe_run(
         "unit": options.unit,
         "collect_landscape": options.model_dump(mode="json"),
         "versions": versions(),
-    } | {name: value for name, value in told.items() if value}
+    } | {name: value for name, value in optional.items() if value}
 
 
 def kept_of(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of the former run.json that a training which goes on keeps.
+    """The entries of the former run.json that a continued training keeps.
 
-    With the same optimiser these include its settings, since a schedule has changed some by now.
+    With the same optimiser, these include its settings, since a schedule has changed some by now.
     """
-    kept = ["created", "steps_per_epoch"]
+    names = ["created", "steps_per_epoch"]
     if before.get("optimiser") == now["optimiser"]:
-        kept += ["learning_rate", "hyperparameters"]
-    return {key: before[key] for key in kept if key in before}
+        names += ["learning_rate", "hyperparameters"]
+    return {key: before[key] for key in names if key in before}
 
 
 def learning_rate(optimizer: torch.optim.Optimizer | None) -> float | None:
-    """The learning rate of the first parameter group; None without an optimiser, or where it is not finite."""
+    """The learning rate of the first parameter group; None without an optimiser, or if it is not finite."""
     return None if optimizer is None else finite(float(optimizer.param_groups[0]["lr"]))
 
 
 def _hyperparameters(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A parameter group without its parameters, as far as JSON can hold its values."""
+    """A parameter group without its parameters, and without values that JSON cannot hold."""
     return _as_far_as_json({name: value for name, value in group.items() if name != "params"})
 
 
@@ -398,7 +398,7 @@ def _as_far_as_json(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON holds it, or `UNRECORDED`."""
+    """A value of JSON, or `UNRECORDED`."""
     if isinstance(value, Tensor) and value.numel() == 1:
         value = value.item()
     if value is None or isinstance(value, (bool, str)):
@@ -418,8 +418,8 @@ def refuse_existing(folder: Folder, unit: Unit, starting: bool, overwrite: bool)
     """Refuse a run whose trajectory this training must not replace or cannot continue.
 
     Args:
-        starting: whether the training begins, and does not go on.
-        overwrite: whether what the run holds may be replaced.
+        starting: whether the training begins, and does not continue.
+        overwrite: whether the trajectory may be replaced.
     """
     files = snapshot_files(folder)
     if not files or (starting and overwrite):
@@ -438,28 +438,28 @@ def refuse_existing(folder: Folder, unit: Unit, starting: bool, overwrite: bool)
 
 
 def steps_and_epochs(folder: Folder, start_step: int, start_epoch: int | None) -> tuple[int, int, int]:
-    """How many steps and epochs are done where a training goes on, and how many steps since the last epoch ended.
+    """How many steps and epochs a continued training has done, and how many steps since its last epoch ended.
 
-    A step of 0 or an epoch of None is not given: the history tells it, else it is worked out from the steps per epoch.
+    A step of 0 or an epoch of None is unknown: it is read from the history, else computed from the steps per epoch.
     """
     per_epoch = read_info(folder).get("steps_per_epoch")
     lines = [
         (number_in(line, "step"), number_in(line, "epoch"), line.get("epoch_end")) for line in read_history(folder)
     ]
-    known = [(step, epoch, end) for step, epoch, end in lines if step is not None and epoch is not None]
+    complete = [(step, epoch, end) for step, epoch, end in lines if step is not None and epoch is not None]
     if not start_step:
         start_epoch = start_epoch or 0
-        steps = [step for step, epoch, _ in known if epoch <= start_epoch]
+        steps = [step for step, epoch, _ in complete if epoch <= start_epoch]
         start_step = max(steps, default=start_epoch * (per_epoch or 0))
     elif start_epoch is None:
-        ended = [epoch for step, epoch, end in known if end and step <= start_step]
+        ended = [epoch for step, epoch, end in complete if end and step <= start_step]
         start_epoch = max(ended, default=start_step // per_epoch if per_epoch else 0)
-    ends = [step for step, epoch, end in known if end and epoch == start_epoch]
+    ends = [step for step, epoch, end in complete if end and epoch == start_epoch]
     return start_step, start_epoch, max(0, start_step - ends[-1]) if ends else 0
 
 
 def begin_run(folder: Folder, info: Mapping[str, Any], overwrite: bool) -> None:
-    """Make the run hold nothing but `info`: a history that was there is kept beside, or dropped with `overwrite`.
+    """Make the run hold nothing but `info`: its history is kept under another name, or dropped with `overwrite`.
 
     Raises:
         JobError: the history is that of another training.
@@ -475,7 +475,7 @@ def begin_run(folder: Folder, info: Mapping[str, Any], overwrite: bool) -> None:
 
 
 def _refuse_other_training(folder: Folder, info: Mapping[str, Any]) -> None:
-    """Refuse to begin beside a history that the same training did not leave before its first snapshot."""
+    """Refuse to begin in a run with the history of another training."""
     before, now = (
         {key: value for key, value in about.items() if key not in CHANGING} for about in (read_info(folder), info)
     )
@@ -487,9 +487,9 @@ def _refuse_other_training(folder: Folder, info: Mapping[str, Any]) -> None:
 
 
 def continue_run(folder: Folder, info: Mapping[str, Any], unit: Unit, step: int, epoch: int) -> None:
-    """Make the run hold what was collected up to this step and epoch, and nothing beyond.
+    """Drop the snapshots and the lines of the history after this step and epoch.
 
-    Damaged lines of the history are left out, with a warning; the file as it was is kept beside.
+    Damaged lines of the history are dropped, with a warning; the former file is kept under another name.
     """
     lines = read_lines(folder)
     if lines.damaged:
@@ -497,8 +497,8 @@ def continue_run(folder: Folder, info: Mapping[str, Any], unit: Unit, step: int,
     data = b"".join(text for text, line in lines.readable if _is_done(line, step, epoch))
     files = snapshot_files(folder)
     last = epoch if unit == "epoch" else step
-    kept = [path for counted, number, path in files if counted != unit or number <= last]
-    if data == lines.data and len(kept) == len(files):
+    paths = [path for counted, number, path in files if counted != unit or number <= last]
+    if data == lines.data and len(paths) == len(files):
         write_info(folder, info)
         return
     with staging(folder) as staged:
@@ -506,11 +506,11 @@ def continue_run(folder: Folder, info: Mapping[str, Any], unit: Unit, step: int,
         if history:
             with refusing_disk_errors(folder.place(history)):
                 folder.write(history, data)
-        replace_trajectory(folder, info, kept, history)
+        replace_trajectory(folder, info, paths, history)
 
 
 def _is_done(line: Mapping[str, Any], step: int, epoch: int) -> bool:
-    """Whether a line of the history tells of what was done up to this step and epoch."""
+    """Whether a line of the history belongs to the training up to this step and epoch."""
     its_step, its_epoch = number_in(line, "step"), number_in(line, "epoch")
     if its_step is not None and its_step > step:
         return False

@@ -1,4 +1,4 @@
-"""`Training`: what a function that trains receives; it runs in one process, or in one per rank.
+"""`Training`: the argument of a function that trains, in one process or in one per rank.
 
 def train(training: Training) -> None:
     model = Net()
@@ -61,17 +61,17 @@ REMEDY = "change it back, name another run, or begin anew with overwrite"
 
 
 def inner(value: Any) -> Any:
-    """A network inside its wrappers; anything else as it is."""
+    """A network inside its wrappers; other values unchanged."""
     return unwrap(value) if isinstance(value, nn.Module) else value
 
 
 def states_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of each object that has one; other values as they are."""
+    """The state of each object that has one; other values unchanged."""
     return {name: inner(value).state_dict() if _has_state(value) else value for name, value in values.items()}
 
 
 def classes_of(values: Mapping[str, Any]) -> dict[str, str]:
-    """The class of each value whose state is kept."""
+    """The class of each value with a state."""
     return {name: type(inner(value)).__name__ for name, value in values.items() if _has_state(value)}
 
 
@@ -83,7 +83,7 @@ def load_all(objects: Mapping[str, Any], last: Checkpoint, run: str) -> None:
     """Load the state of each object from the checkpoint.
 
     Raises:
-        JobError: the checkpoint has no state for one of them, or another object's.
+        JobError: the checkpoint has no state for one of them, or the state of another object.
     """
     missing = [name for name in objects if name not in last.values]
     if missing:
@@ -98,31 +98,31 @@ def load_all(objects: Mapping[str, Any], last: Checkpoint, run: str) -> None:
 def _load(name: str, target: Any, last: Checkpoint, run: str) -> None:
     state = last.values[name]
     before, now = last.classes.get(name), type(target).__name__
-    # A model may be of another class with the same weights; the state of another optimiser says nothing to this one.
+    # A model may be of another class with the same weights; the state of another optimiser is useless.
     if before is None or (before != now and not isinstance(target, nn.Module)):
-        begun = before or f"a value of type {type(state).__name__}"
-        raise JobError(f"{name}: training in run {run} was begun with {begun}, not {now}; {REMEDY}")
+        saved = before or f"a value of type {type(state).__name__}"
+        raise JobError(f"{name}: training in run {run} was begun with {saved}, not {now}; {REMEDY}")
     try:
         if isinstance(target, nn.Module):
             match_state(target, state, f"checkpoint of run {run}")
         target.load_state_dict(state)
     except Exception as error:
         if isinstance(error, JobError) and not isinstance(target, nn.Module):
-            raise  # the object says itself what is wrong
+            raise  # the object explains its own error
         raise JobError(f"{name}: does not fit what was trained: {message_of(error, 400)}; {REMEDY}") from None
 
 
 def mark_start(folder: Folder, overwrite: bool) -> None:
-    """Mark the run as one that may be begun anew until there is a checkpoint, if it is this training's.
+    """Mark the run as one where this training may begin anew until there is a checkpoint.
 
     Args:
-        overwrite: whether whatever it holds may go.
+        overwrite: whether the contents of the run may be dropped.
 
     Raises:
-        JobError: it has checkpoints that were not asked for, or another training's trajectory.
+        JobError: the run has checkpoints, but `resume` was not called; or the trajectory of another training.
     """
     if overwrite or may_begin_anew(folder):
-        mark_begun(folder)  # again, since a kill may have left checkpoints that were to go
+        mark_begun(folder)  # again, since a killed process may have left checkpoints that should be deleted
         return
     name = quoted(folder.name)
     if checkpoint_numbers(folder):
@@ -135,21 +135,21 @@ def mark_start(folder: Folder, overwrite: bool) -> None:
         mark_begun(folder)
 
 
-UNCHECKED = ("network", "problem", "watch", "watch_every")  # options of the collector that are recorded as they are
+UNCHECKED = ("network", "problem", "watch", "watch_every")  # options that `check_collector_options` does not take
 
 
 class Training:
-    """A training of one process, or of one rank among several where `torch.distributed` is initialised.
+    """A training of one process, or of one rank among several if `torch.distributed` is initialised.
 
     Make it after the process group. All ranks make the same calls in the same order.
 
     Args:
         run: the run's folder or URL; it holds the trajectory, the history and the checkpoints.
-        seed: the order of samples follows from it, and so do each rank's generators from `resume` on.
-        device: "cpu", "cuda" or "auto", which is this rank's GPU where there is one, else the CPU.
+        seed: decides the order of samples and, from `resume` on, the random generators of each rank.
+        device: "cpu", "cuda" or "auto", which is this rank's GPU if there is one, else the CPU.
         local_rank: the rank among those of its machine, which is the number of its GPU; default: LOCAL_RANK in the
             environment, else 0.
-        overwrite: begin anew, whatever the run holds.
+        overwrite: whether to begin anew, whatever the run holds.
 
     Attributes:
         rank: this process's number, from 0.
@@ -157,7 +157,7 @@ class Training:
         overwrite: whether the training begins anew, whatever the run holds.
 
     Raises:
-        JobError: "cuda" is asked for, and there is no GPU; or the seed is no whole number from 0 to 2^64 − 1.
+        JobError: `device` is "cuda", and there is no GPU; or the seed is no whole number from 0 to 2^64 − 1.
     """
 
     def __init__(
@@ -172,8 +172,8 @@ class Training:
             torch.cuda.set_device(self.device)
         self.overwrite = overwrite
         self._collector: TrajectoryCollector | None = None
-        self._step, self._epoch, self._resumed = 0, 0, False  # where the training goes on, and whether it does
-        self._batches = 0  # handed out since
+        self._step, self._epoch, self._resumed = 0, 0, False  # of the last checkpoint, and whether it was loaded
+        self._batches = 0  # handed out since then
 
     @property
     def is_first(self) -> bool:
@@ -187,18 +187,18 @@ class Training:
 
     @property
     def epochs_done(self) -> int:
-        """How many epochs the collector was told the end of, those before the start included."""
+        """How many epochs have ended by the collector's count, including those before the start."""
         return self._collector.epochs_done if self._collector is not None else self._epoch
 
     def prepare(self, model: nn.Module, *, synchronise_batch_norm: bool = False) -> nn.Module:
         """`model` on this rank's device; with several ranks, wrapped so that gradients are averaged over them.
 
         Args:
-            synchronise_batch_norm: normalise by the statistics of the whole batch instead of this rank's share; on
-                GPUs only. The buffers of rank 0 are the model's in either case.
+            synchronise_batch_norm: whether to normalise by the statistics of the whole batch instead of this rank's
+                share; on GPUs only. In either case, the buffers of rank 0 are the model's.
 
         Raises:
-            JobError: batch norm is to be synchronised on CPUs, which PyTorch cannot.
+            JobError: batch norm is to be synchronised on CPUs, which PyTorch does not support.
         """
         model.to(self.device)
         if self.world == 1:
@@ -207,8 +207,8 @@ class Training:
             if self.device.type != "cuda":
                 raise JobError("synchronise_batch_norm: must be False on CPUs, not True; PyTorch has it for GPUs only")
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
-        # With find_unused_parameters it keeps its first layout of buckets, which else follows the first backward pass.
-        # So a training that goes on adds up in the same order, to the same bits, as one that never stopped.
+        # With find_unused_parameters, the layout of buckets is fixed; otherwise it follows the first backward pass. So
+        # a resumed training sums in the same order, to the same bits, as one that never stopped.
         return nn.parallel.DistributedDataParallel(
             model, device_ids=[self.device] if self.device.type == "cuda" else None, find_unused_parameters=True
         )
@@ -218,8 +218,8 @@ class Training:
     ) -> Iterator[Share]:
         """This rank's shares of the batches of an epoch.
 
-        Every sample is in one batch, and every batch is the same set of samples for any number of ranks; the last one
-        may be smaller. `Share` says how to weight the loss, and `shares.share_of` how a batch is split.
+        Every sample is in one batch, and every batch is the same set of samples for any number of ranks; the last batch
+        may be smaller. `Share` has the weight of the loss; `distributed.share_of` splits a batch.
 
         Args:
             count: the number of samples in the data.
@@ -235,36 +235,36 @@ class Training:
                                    ("start", start, 0)):  # fmt: skip
             check_whole(name, value, least)
         order = epoch_order(count, self.seed, epoch) if shuffle else torch.arange(count)
-        return self._counted(shares(order, batch_size, self.rank, self.world, start))
+        return self._count(shares(order, batch_size, self.rank, self.world, start))
 
-    def _counted(self, given: Iterator[Share]) -> Iterator[Share]:
-        for share in given:
+    def _count(self, shares: Iterator[Share]) -> Iterator[Share]:
+        for share in shares:
             self._batches += 1
             yield share
 
     def mean(self, loss: Tensor | float) -> Tensor:
-        """The mean over the ranks, the same to the bit on each; of weighted losses it is the whole batch's loss."""
+        """The mean over the ranks, equal to the bit on each; for weighted losses, the loss of the whole batch."""
         return self.sum(loss) / self.world if self.world > 1 else torch.as_tensor(loss).detach()
 
     def sum(self, value: Tensor | float) -> Tensor:
-        """The sum over the ranks, the same to the bit on each."""
+        """The sum over the ranks, equal to the bit on each."""
         return distributed.sum_over_ranks(value)
 
     def share_buffers(self, model: nn.Module) -> None:
-        """Give every rank rank 0's buffers, such as batch-norm statistics, before each evaluates a part of the data."""
+        """Give every rank the buffers of rank 0, such as batch-norm statistics, before each evaluates its part."""
         distributed.share_buffers(inner(model))
 
     def resume(self, **objects: Any) -> dict[str, Any]:
-        """Go on from the last checkpoint: call it once the objects are made, and before `collector`.
+        """Continue from the last checkpoint: call it once the objects are made, and before `collector`.
 
-        The random generators are put into their states of then. In a new training, and in one that goes on with another
-        number of ranks, they are seeded from the seed and the rank.
+        The random generators get their states from the checkpoint. In a new training, and in one that continues with
+        another number of ranks, they are seeded from the seed and the rank.
 
         Args:
-            objects: what has a `load_state_dict`, by the names that `keep` gets; it is loaded.
+            objects: those with a `load_state_dict`, by their names in `keep`; their states are loaded.
 
         Returns:
-            The other values that were kept, by name; an empty dict in a new training.
+            The other values of the checkpoint, by name; an empty dict in a new training.
 
         Raises:
             JobError: the checkpoint does not fit the objects, or none can be read.
@@ -290,6 +290,7 @@ class Training:
         return {name: value for name, value in last.values.items() if name not in objects}
 
     def _load(self, objects: dict[str, Any], last: Checkpoint) -> None:
+        """Give the objects their states from the checkpoint; a job of `train` refuses in words of its own."""
         load_all(objects, last, self._name)
 
     @property
@@ -299,14 +300,14 @@ class Training:
     def _last_checkpoint(self) -> Checkpoint | None:
         folder = open_folder(self.run)
         if self.overwrite or may_begin_anew(folder):
-            mark_begun(folder)  # again, since a kill may have left checkpoints that were to go
+            mark_begun(folder)  # again, since a killed process may have left checkpoints that should be deleted
             return None
         return read_last(folder)
 
     def begin_anew(self) -> None:
         """Delete the checkpoints, and let the collector begin anew, whatever the run holds.
 
-        Call it after `resume` where the run has lost what the training needs, with objects that are new.
+        Call it after `resume`, with new objects, if the run has lost files that the training needs.
         """
         self.overwrite, self._resumed, self._step, self._epoch = True, False, 0, 0
         distributed.on_first(lambda: mark_begun(open_folder(self.run)))
@@ -315,22 +316,22 @@ class Training:
     def collector(
         self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None, **options: Any
     ) -> TrajectoryCollector:
-        """A collector that goes on where `resume` did; what was recorded beyond is dropped.
+        """A collector that continues from the checkpoint of `resume`; later records are dropped.
 
         Args:
-            options: those of `TrajectoryCollector`, but for the start and `overwrite`.
+            options: those of `TrajectoryCollector`, except the start and `overwrite`.
 
         Raises:
             JobError: an option is not usable, or the run holds a trajectory that this training did not make.
         """
         check_collector_options(**{name: value for name, value in options.items() if name not in UNCHECKED})
         asked_rules("watch", options.get("watch"))
-        made: list[TrajectoryCollector] = []
-        distributed.on_first(lambda: made.append(self._first_collector(model, optimizer, options)))
+        collectors: list[TrajectoryCollector] = []
+        distributed.on_first(lambda: collectors.append(self._first_collector(model, optimizer, options)))
         if not self.is_first:
             starts: dict[str, Any] = {"start_step": self._step, "start_epoch": self._epoch}
-            made.append(TrajectoryCollector(self.run, model, optimizer, **options, **starts))
-        self._collector = made[0]
+            collectors.append(TrajectoryCollector(self.run, model, optimizer, **options, **starts))
+        self._collector = collectors[0]
         return self._collector
 
     def _first_collector(
@@ -340,13 +341,13 @@ class Training:
         starts: dict[str, Any] = {"start_step": self._step, "start_epoch": self._epoch}
         folder = open_folder(self.run)
         if not (self._step or self._epoch):
-            # Stopped before its first checkpoint, a training begins anew in the run, which it has marked as its own.
+            # A training that was stopped before its first checkpoint begins anew in the run that it has marked.
             if not self._resumed:
                 mark_start(folder, self.overwrite)
             starts["overwrite"] = self._resumed or may_begin_anew(folder)
         before = folder.names("") if self._epoch else []
         collector = TrajectoryCollector(folder, model, optimizer, **options, **starts)
-        if INFO_FILE in before and HISTORY_FILE not in before:  # each epoch's end had a line
+        if INFO_FILE in before and HISTORY_FILE not in before:  # every epoch ends with a line
             log.warning(
                 "history %s is gone, with the steps up to %d; it begins anew there",
                 quoted(folder.place(HISTORY_FILE)), self._step,
@@ -354,7 +355,7 @@ class Training:
         return collector
 
     def end(self) -> None:
-        """Have the collector keep the weights that the training ended with.
+        """Have the collector write a snapshot of the final weights.
 
         `landscape train` calls it once the function has returned; a second call changes nothing.
         """
@@ -364,11 +365,11 @@ class Training:
     def keep(self, **values: Any) -> None:
         """Write a checkpoint of these values, of every rank's random generators and of the steps and epochs done.
 
-        It is whole or not there at all, and survives a power cut; the last two are kept. What the collector recorded
-        is safe before it. All ranks call it, and rank 0 writes.
+        It is written whole or not at all, and survives a power cut; the last two are kept. The collector's records are
+        synced first. All ranks call it, and rank 0 writes.
 
         Args:
-            values: what has a `state_dict`, of which that is taken; tensors, numbers, text, lists and dicts of these.
+            values: objects with a `state_dict`, which is taken; tensors, numbers, text, lists and dicts of these.
 
         Raises:
             JobError: a value is of another type.
@@ -382,7 +383,7 @@ class Training:
             if self._collector is not None:
                 self._collector.sync()
             folder = open_folder(self.run)
-            # A loop that neither records steps nor asks for batches has its checkpoints numbered.
+            # Without recorded steps and batches, number the checkpoints themselves.
             number = self.steps_done or max([0, *checkpoint_numbers(folder)]) + 1
             checkpoint = Checkpoint(self.steps_done, self.epochs_done, self.world, contents, classes, generators)
             write_checkpoint(folder, number, checkpoint)

@@ -1,4 +1,4 @@
-"""Second moments of what a layer multiplies its weights with: inputs a and gradients g of every sample and position.
+"""Second moments of a layer's inputs a and output gradients g, over every sample and position.
 
 A layer's weight gradient is Σ g aᵀ over samples and positions: pixels of a convolution's output, tokens of a sequence.
 """
@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 # ----------------------------------------------------------------------------------------------------
-# Square matrices kept as their diagonal blocks.
+# Square matrices as their diagonal blocks.
 
 Blocks = tuple[Tensor, ...]  # each [count, width, width]: all blocks of one width, in their order on the diagonal
 
 
 @dataclass(frozen=True)
 class Split:
-    """How a square matrix is cut into diagonal blocks.
+    """The division of a square matrix into diagonal blocks.
 
     >>> list(Split(300, 128).runs())
     [(0, 2, 128), (256, 1, 44)]
@@ -62,7 +62,7 @@ def gram(columns: Tensor, split: Split) -> Blocks:
 def _gram_of_run(columns: Tensor, count: int, width: int) -> Tensor:
     if width == 1:
         return columns.square().sum((0, 2)).view(count, 1, 1)
-    if len(columns) == 1:  # of a linear layer: all blocks at once
+    if len(columns) == 1:  # a linear layer: all blocks at once
         rows = columns[0].view(count, width, -1)
         return torch.bmm(rows, rows.mT)
     return torch.stack([torch.bmm(part, part.mT).sum(0) for part in torch.split(columns, width, 1)])
@@ -106,7 +106,7 @@ def are_finite(blocks: Blocks) -> bool:
 # Patches of convolutions.
 
 MOST_UNFOLDED = 1 << 23  # numbers of unfolded images held at a time
-QUICK_MULTIPLE = 8  # of channels, for products of matrices
+QUICK_MULTIPLE = 8  # products of matrices are fastest if the number of channels is a multiple of it
 
 Pair = tuple[int, ...]  # of rows and columns
 
@@ -117,22 +117,22 @@ def patch_gram(images: Tensor, kernel: Pair, stride: Pair, dilation: Pair, split
     The numbers of a patch are ordered by channel, then by row and column of the kernel.
     """
     shares_rows = kernel[0] > 1 and stride[0] == 1
-    taken = images[0].numel() * (kernel[1] if shares_rows else math.prod(kernel) / math.prod(stride))
+    per_image = images[0].numel() * (kernel[1] if shares_rows else math.prod(kernel) / math.prod(stride))
     totals = split.zeros(images.dtype, images.device)
-    for some in torch.split(images, max(1, int(MOST_UNFOLDED / taken))):
+    for part in torch.split(images, max(1, int(MOST_UNFOLDED / per_image))):
         if shares_rows:
-            blocks: Blocks = _by_rows(some, kernel, stride[1], dilation, split)
+            blocks: Blocks = _by_rows(part, kernel, stride[1], dilation, split)
         elif math.prod(kernel) == 1:
-            blocks = gram(some[:, :, :: stride[0], :: stride[1]].flatten(2), split)
+            blocks = gram(part[:, :, :: stride[0], :: stride[1]].flatten(2), split)
         else:
-            blocks = gram(F.unfold(some, kernel, dilation, 0, stride), split)
+            blocks = gram(F.unfold(part, kernel, dilation, 0, stride), split)
         for total, block in zip(totals, blocks, strict=True):
             total += block
     return totals
 
 
 class _Strips(NamedTuple):
-    """What a row of the kernel meets on each row of the images.
+    """The numbers under one row of the kernel, for each row of the images.
 
     Attributes:
         numbers: [H, C·columns, N·W′], by channel and column of the kernel, over images and columns of the output.
@@ -147,11 +147,11 @@ class _Strips(NamedTuple):
 
 
 def _by_rows(images: Tensor, kernel: Pair, stride: int, dilation: Pair, split: Split) -> Blocks:
-    """Σppᵀ where the kernel goes down by single rows: patches above each other then share rows.
+    """Σppᵀ for a kernel that moves down by single rows, so that patches above each other share rows.
 
-    With sᵧ for the strip of row y, the part of row i of the kernel with row j is Σ s(y+i)·s(y+j)ᵀ over rows y of the
-    output. Its products are those of i + 1 with j + 1 a row above, so that one per distance j − i is taken of each
-    row of the images, and the rows of the output are summed: for 3 rows a third of the products, and of the copies.
+    With s(y) for the strip of row y, the part of row i of the kernel with row j is Σ s(y+i)·s(y+j)ᵀ over rows y of the
+    output. The same products, one row above, belong to i + 1 and j + 1. So one product per distance j − i is computed
+    for each row of the images, and summed over the rows of the output: for 3 rows, a third of the products and copies.
     """
     rows, columns = kernel
     height, channels = images.shape[2], images.shape[1]
@@ -183,48 +183,50 @@ def _block(strips: _Strips, first: int, end: int) -> Tensor:
 
 
 def _parts(strips: Tensor, rows: int, dilation: int) -> Iterator[tuple[int, int, Tensor]]:
-    """Rows i ≤ j of the kernel with Σ s(y+i)·s(y+j)ᵀ."""
+    """Each two rows i ≤ j of the kernel with Σ s(y+i)·s(y+j)ᵀ."""
     height = len(strips)
     outputs = height - dilation * (rows - 1)
-    for apart in range(rows):
-        products = torch.bmm(strips[: height - apart * dilation], strips[apart * dilation :].mT)
-        for i in range(rows - apart):
-            yield i, i + apart, products[i * dilation :][:outputs].sum(0)
+    for distance in range(rows):
+        products = torch.bmm(strips[: height - distance * dilation], strips[distance * dilation :].mT)
+        for i in range(rows - distance):
+            yield i, i + distance, products[i * dilation :][:outputs].sum(0)
 
 
-def linear_inputs(module: nn.Module, given: Tensor, split: Split, dtype: torch.dtype) -> Blocks:
+def linear_inputs(module: nn.Module, inputs: Tensor, split: Split, dtype: torch.dtype) -> Blocks:
     """Σaaᵀ of inputs [..., I]."""
-    return gram(_as_columns(given, dtype), split)
+    return gram(_as_columns(inputs, dtype), split)
 
 
-def linear_gradients(module: nn.Module, given: Tensor, gradient: Tensor, split: Split, dtype: torch.dtype) -> Blocks:
+def linear_gradients(module: nn.Module, inputs: Tensor, gradient: Tensor, split: Split, dtype: torch.dtype) -> Blocks:
     """Σggᵀ of gradients [..., O]."""
     return gram(_as_columns(gradient, dtype), split)
 
 
-def embedding_inputs(module: nn.Module, given: Tensor, split: Split, dtype: torch.dtype) -> Blocks:
-    """How often each word of an embedding stands in the indices.
+def embedding_inputs(module: nn.Module, inputs: Tensor, split: Split, dtype: torch.dtype) -> Blocks:
+    """How often each word of an embedding is in the indices.
 
-    An embedding is a linear layer of inputs that are 1 for one word and 0 for all others: Σaaᵀ is diagonal and holds
-    the counts. The word `padding_idx` gets no gradient.
+    An embedding is a linear layer with one-hot inputs: Σaaᵀ is diagonal and holds the counts. The word `padding_idx`
+    gets no gradient.
     """
     assert isinstance(module, nn.Embedding)
-    words = given[given != module.padding_idx] if module.padding_idx is not None else given.flatten()
+    words = inputs[inputs != module.padding_idx] if module.padding_idx is not None else inputs.flatten()
     return (torch.bincount(words, minlength=module.num_embeddings).to(dtype).view(-1, 1, 1),)
 
 
-def embedding_gradients(module: nn.Module, given: Tensor, gradient: Tensor, split: Split, dtype: torch.dtype) -> Blocks:
-    """Σggᵀ of gradients [..., D], those of the word `padding_idx` left out."""
+def embedding_gradients(
+    module: nn.Module, inputs: Tensor, gradient: Tensor, split: Split, dtype: torch.dtype
+) -> Blocks:
+    """Σggᵀ of gradients [..., D], without those of the word `padding_idx`."""
     assert isinstance(module, nn.Embedding)
-    used = gradient[given != module.padding_idx] if module.padding_idx is not None else gradient
+    used = gradient[inputs != module.padding_idx] if module.padding_idx is not None else gradient
     return gram(_as_columns(used, dtype), split)
 
 
-def convolution_inputs(module: nn.Module, given: Tensor, split: Split, dtype: torch.dtype) -> Blocks:
-    """Σaaᵀ of the patches that a convolution's kernel meets, over channels, then over the kernel, as in its weight."""
+def convolution_inputs(module: nn.Module, inputs: Tensor, split: Split, dtype: torch.dtype) -> Blocks:
+    """Σaaᵀ of the patches of a convolution, ordered by channel, then by the kernel, as in its weight."""
     assert isinstance(module, nn.Conv1d | nn.Conv2d)
     kernel, stride, dilation = module.kernel_size, module.stride, module.dilation
-    images, sides = given.to(dtype), _padding(module)
+    images, sides = inputs.to(dtype), _padding(module)
     if images.ndim == len(kernel) + 1:  # one sample without a batch
         images = images.unsqueeze(0)
     if any(sides):
@@ -235,7 +237,7 @@ def convolution_inputs(module: nn.Module, given: Tensor, split: Split, dtype: to
 
 
 def convolution_gradients(
-    module: nn.Module, given: Tensor, gradient: Tensor, split: Split, dtype: torch.dtype
+    module: nn.Module, inputs: Tensor, gradient: Tensor, split: Split, dtype: torch.dtype
 ) -> Blocks:
     """Σggᵀ of gradients [N, O, …], over samples and pixels."""
     assert isinstance(module, nn.Conv1d | nn.Conv2d)
@@ -249,12 +251,12 @@ def _as_columns(rows: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _padding(module: nn.Conv1d | nn.Conv2d) -> list[int]:
-    """What `torch.nn.functional.pad` takes: before and after each dimension, the last one first."""
+    """The padding for `torch.nn.functional.pad`: before and after each dimension, the last one first."""
     sides: list[int] = []
     for number, (size, dilation) in enumerate(zip(module.kernel_size, module.dilation, strict=True)):
         if module.padding == "same":
-            both = dilation * (size - 1)
-            before, after = both // 2, both - both // 2
+            total = dilation * (size - 1)
+            before, after = total // 2, total - total // 2
         else:
             before = after = 0 if isinstance(module.padding, str) else module.padding[number]
         sides = [before, after, *sides]
@@ -262,7 +264,7 @@ def _padding(module: nn.Conv1d | nn.Conv2d) -> list[int]:
 
 
 class MomentMethod(NamedTuple):
-    """How Σaaᵀ and Σggᵀ of a type of layers are taken from one use of it, in diagonal blocks."""
+    """The functions for Σaaᵀ and Σggᵀ from one use of a layer, in diagonal blocks."""
 
     of_inputs: Callable[[nn.Module, Tensor, Split, torch.dtype], Blocks]
     of_gradients: Callable[[nn.Module, Tensor, Tensor, Split, torch.dtype], Blocks]
@@ -278,19 +280,19 @@ MOMENTS: dict[type[nn.Module], MomentMethod] = {
 
 
 def moments_of(module: nn.Module) -> MomentMethod:
-    """Those of the module's type."""
+    """The functions for the module's type."""
     return next(moments for kind, moments in MOMENTS.items() if isinstance(module, kind))
 
 
-def count_samples(module: nn.Module, given: Tensor) -> int:
-    """The samples of a batch: its first dimension, or 1 where it has none."""
+def count_samples(module: nn.Module, inputs: Tensor) -> int:
+    """The number of samples in a batch: its first dimension, or 1 without a batch dimension."""
     dimensions: dict[Any, int] = {nn.Conv1d: 3, nn.Conv2d: 4, nn.Embedding: 1}
     least = next((count for kind, count in dimensions.items() if isinstance(module, kind)), 2)
-    return given.shape[0] if given.ndim >= least else 1
+    return inputs.shape[0] if inputs.ndim >= least else 1
 
 
 # ----------------------------------------------------------------------------------------------------
-# Statistics since the last step, and the Kronecker factors that they make.
+# Statistics since the last step, and the Kronecker factors made from them.
 
 
 @dataclass
@@ -317,7 +319,7 @@ class FactorStatistics:
             total += block
 
     def add_gradients(self, moments: Blocks, times: int = 1) -> None:
-        """Add Σggᵀ of some samples and positions; −1 times takes them off again."""
+        """Add Σggᵀ of some samples and positions; `times` −1 subtracts it again."""
         for total, block in zip(self.g, moments, strict=True):
             total.add_(block, alpha=times)
 
@@ -337,13 +339,13 @@ class Factors:
 
     @classmethod
     def of(cls, statistics: FactorStatistics, scale: float, ranks: int) -> Factors:
-        """The factors of all ranks' sums.
+        """The factors from the sums of all ranks.
 
-        With the gradient of the loss that was differentiated, s·(Σ over the batch)/N, a sample's own is N/s times its
-        share. Ranks whose gradients are averaged differentiate `ranks` times as much.
+        The differentiated loss is s·(Σ over the batch)/N, so the gradient of a sample's own loss is N/s times its part.
+        With averaged gradients, each rank's part is `ranks` times as large.
 
         Args:
-            scale: s, by which the loss was multiplied.
+            scale: s, the factor of the loss.
         """
         samples, rows = statistics.samples, statistics.rows
         root = math.sqrt(rows / samples)
@@ -354,7 +356,7 @@ class Factors:
         )
 
     def mixed(self, older: Factors | None, share: float) -> Factors:
-        """The moving average share·older + (1 − share)·these; these alone where there are no older ones."""
+        """The moving average share·older + (1 − share)·these; these alone without older ones."""
         if older is None or share == 0:
             return self
         return Factors(
@@ -374,7 +376,7 @@ class Factors:
 # ----------------------------------------------------------------------------------------------------
 # Damping and inversion.
 
-TRIES = 6  # of dampings, each ten times the one before
+TRIES = 6  # dampings, each ten times the previous one
 
 
 @dataclass(frozen=True)
@@ -391,11 +393,11 @@ class Inverse:
 
 @dataclass(frozen=True)
 class Damping:
-    """How λ is shared between the two factors, A + π√λ and G + √λ/π.
+    """The division of λ between the two factors, A + π√λ and G + √λ/π.
 
-    THOR adds √λ to either, π = 1. Inputs are mostly of another size than gradients, and then it is the smaller factor
-    alone that is damped. Balanced, π² = (tr A/I)/(tr G/O) shares λ by the mean eigenvalues (Martens and Grosse 2015,
-    section 6.3), so that it is compared with those of F.
+    THOR adds √λ to both, π = 1. Inputs mostly have another magnitude than gradients, and then only the smaller factor
+    is damped. Balanced, π² = (tr A/I)/(tr G/O) divides λ by the mean eigenvalues (Martens and Grosse 2015, section
+    6.3), so that λ is compared with the eigenvalues of F.
 
     >>> Damping(0.04).shifts((8.0, 2.0), (2, 2)), Damping(0.04, balanced=True).shifts((8.0, 2.0), (2, 2))
     ((0.2, 0.2), (0.4, 0.1))
@@ -405,7 +407,7 @@ class Damping:
     balanced: bool = False
 
     def shifts(self, traces: tuple[float, float], sizes: tuple[int, int]) -> tuple[float, float]:
-        """What is added to the diagonals of A and G, given tr A and tr G and their sizes I and O."""
+        """The shifts of the diagonals of A and G, from tr A and tr G and their sizes I and O."""
         root, (mean_a, mean_g) = (
             math.sqrt(self.value),
             (trace / size for trace, size in zip(traces, sizes, strict=True)),
@@ -416,17 +418,17 @@ class Damping:
         return root * ratio, root / ratio
 
     def damped_trace(self, traces: tuple[float, float], sizes: tuple[int, int]) -> float:
-        """tr of the damped A ⊗ G, which is the product of the traces of both."""
+        """The trace of the damped A ⊗ G, which is the product of the traces of both."""
         shifts = self.shifts(traces, sizes)
         a, g = (trace + size * shift for trace, size, shift in zip(traces, sizes, shifts, strict=True))
         return a * g
 
 
 def invert(factors: Factors, damping: Damping) -> tuple[Inverse, float] | None:
-    """The inverse of factors with the smallest damping λ, 10λ, 100λ, … that gives a finite one, and that damping.
+    """The inverse of factors with the smallest damping of λ, 10λ, 100λ, … that makes it finite, and that damping.
 
     Returns:
-        None where the factors are not finite, or no damping tried helps.
+        None if the factors are not finite, or no damping is enough.
     """
     if not factors.are_finite:
         return None
@@ -441,7 +443,7 @@ def invert(factors: Factors, damping: Damping) -> tuple[Inverse, float] | None:
 
 
 def _inverse_of(blocks: Blocks, shift: float) -> Blocks | None:
-    """(B + shift·I)⁻¹ per block; None where one is not positive definite in the arithmetic at hand."""
+    """(B + shift·I)⁻¹ per block; None if a block is not positive definite in its arithmetic."""
     inverses = []
     for block in blocks:
         damped = block.clone()

@@ -19,7 +19,7 @@ from landscape.training.thor.layers import KroneckerLayer, Norm, list_names
 log = logging.getLogger("landscape")
 
 # ----------------------------------------------------------------------------------------------------
-# When factors are looked at, and which layers then get a new inverse.
+# When factors are refreshed, and which layers then get a new inverse.
 
 Decision = Literal["update", "keep", "freeze"]
 
@@ -28,8 +28,8 @@ Decision = Literal["update", "keep", "freeze"]
 class TraceRule:
     """THOR's rule for one layer (Chen et al. 2021, section 4.1), by the relative change Δ of tr(F + λI).
 
-    Δ > ω₁ makes a new inverse, ω₂ ≤ Δ ≤ ω₁ keeps the old one until the next look, Δ < ω₂ keeps it for good. Before
-    the first inverse there is nothing to compare with, and one is made. ω₁ = 0 makes one every time.
+    Δ > ω₁ makes a new inverse, ω₂ ≤ Δ ≤ ω₁ keeps the old one until the next refresh, Δ < ω₂ keeps it for good. The
+    first inverse is always made. ω₁ = 0 makes one at every refresh.
 
     >>> rule = TraceRule(0.01, 0.001)
     >>> [rule.decide(now, before) for now, before in ((1.0, None), (1.02, 1.0), (1.005, 1.0), (1.0005, 1.0))]
@@ -44,7 +44,7 @@ class TraceRule:
     freeze_below: float
 
     def decide(self, now: float, before: float | None) -> Decision:
-        """What happens to a layer whose inverse in use was made at the trace `before`."""
+        """The decision for a layer whose present inverse was made at the trace `before`."""
         if before is None or self.update_above == 0:
             return "update"
         change = abs(now - before) / abs(before)
@@ -53,7 +53,7 @@ class TraceRule:
         return "update" if change > self.update_above else "keep"
 
 
-# `frequency` is what MindSpore ships: a new inverse for every layer each time.
+# `frequency` is MindSpore's: a new inverse for every layer at each refresh.
 RULES = {
     "frequency": TraceRule(0.0, 0.0),
     "thor": TraceRule(0.01, 0.0),
@@ -64,7 +64,7 @@ RULES = {
 
 @dataclass
 class Calendar:
-    """The steps at whose end factors are looked at: 0, then after intervals that grow.
+    """The steps at whose end factors are refreshed: 0, then after growing intervals.
 
     >>> calendar, looks = Calendar(interval=2, growth=2, longest=5), []
     >>> for step in range(20):
@@ -75,10 +75,10 @@ class Calendar:
     [0, 2, 6, 11, 16]
 
     Attributes:
-        interval: steps to the look after the next one.
-        growth: multiplies the interval after each look.
+        interval: steps from the next refresh to the one after it.
+        growth: multiplies the interval after each refresh.
         longest: no interval is longer.
-        due: the step of the next look.
+        due: the step of the next refresh.
     """
 
     interval: float
@@ -95,32 +95,38 @@ class Calendar:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Sums over ranks, and inversions shared out among them.
+# Sums over ranks, and inversions distributed among them.
 
 Group = dist.ProcessGroup | None
 
 
 def sum_statistics(layers: Sequence[KroneckerLayer], norms: Sequence[Norm], group: Group) -> None:
-    """Replace what is pending by its sums over the ranks, counts included: ranks may have shares of any sizes."""
+    """Replace the pending statistics and their counts by sums over the ranks, whose shares may have any size."""
     sums: list[FactorStatistics] = []
     for layer in layers:
         if layer.pending is None:
             layer.pending = FactorStatistics.empty(layer.inputs, layer.outputs, layer.dtype, layer.weight.device)
         sums.append(layer.pending)
-    counts = [each.samples for each in sums] + [each.rows for each in sums] + [norm.pending for norm in norms]
-    # In float32 more than 2^24 pixels would be rounded.
-    device = next(each.device for each in (*[layer.weight for layer in layers], *[norm.weight for norm in norms]))
+    counts = (
+        [statistics.samples for statistics in sums]
+        + [statistics.rows for statistics in sums]
+        + [norm.pending for norm in norms]
+    )
+    # In float32, more than 2^24 pixels would be rounded.
+    device = next(
+        statistics.device for statistics in (*[layer.weight for layer in layers], *[norm.weight for norm in norms])
+    )
     totals = torch.tensor(counts, dtype=torch.float64, device=device)
     dist.all_reduce(totals, group=group)
     values = totals.tolist()
-    for number, each in enumerate(sums):
-        each.samples, each.rows = values[number], values[len(sums) + number]
+    for number, statistics in enumerate(sums):
+        statistics.samples, statistics.rows = values[number], values[len(sums) + number]
     for norm, samples in zip(norms, values[2 * len(sums) :], strict=True):
         norm.pending = samples
-    together = defaultdict(list)
-    for block in (block for each in sums for block in (*each.a, *each.g)):
-        together[block.dtype, block.device].append(block)
-    for blocks in together.values():
+    by_type = defaultdict(list)
+    for block in (block for statistics in sums for block in (*statistics.a, *statistics.g)):
+        by_type[block.dtype, block.device].append(block)
+    for blocks in by_type.values():
         joined = torch.cat([block.flatten() for block in blocks])
         dist.all_reduce(joined, group=group)
         for block, total in zip(blocks, torch.split(joined, [block.numel() for block in blocks]), strict=True):
@@ -128,28 +134,28 @@ def sum_statistics(layers: Sequence[KroneckerLayer], norms: Sequence[Norm], grou
 
 
 def owners(costs: Sequence[int], ranks: int) -> list[int]:
-    """The rank that inverts each layer: the costliest go first, each to the rank with the least to do.
+    """The rank that inverts each layer: the costliest first, each on the rank with the least load.
 
     >>> owners([8, 1, 5, 4], 2)
     [0, 0, 1, 1]
     """
-    loads, chosen = [0] * ranks, [0] * len(costs)
-    for number in sorted(range(len(costs)), key=lambda each: (-costs[each], each)):
-        chosen[number] = loads.index(min(loads))
-        loads[chosen[number]] += costs[number]
-    return chosen
+    loads, ranks_of = [0] * ranks, [0] * len(costs)
+    for number in sorted(range(len(costs)), key=lambda layer: (-costs[layer], layer)):
+        ranks_of[number] = loads.index(min(loads))
+        loads[ranks_of[number]] += costs[number]
+    return ranks_of
 
 
 def broadcast(
     layer: KroneckerLayer, inverse: Inverse | None, is_owner: bool, owner: int, group: Group
 ) -> Inverse | None:
-    """What the owner's inverse of a layer is, None where it could not be made, on every rank to the same bits."""
+    """The owner's inverse of a layer on every rank, to the same bits; None if it could not be made."""
     runs = [*layer.inputs.runs(), *layer.outputs.runs()]
     shapes = [(count, width, width) for _, count, width in runs]
     sizes = [count * width * width for count, width, _ in shapes]
     if is_owner and inverse is not None:
         message = torch.cat([block.flatten() for block in (*inverse.a, *inverse.g)])
-    else:  # not a number where there is no inverse: those that are made are finite
+    else:  # NaN stands for no inverse: computed inverses are finite
         message = torch.full((sum(sizes),), torch.nan, dtype=layer.dtype, device=layer.weight.device)
     dist.broadcast(message, group=group, group_src=owner)
     if bool(message[0].isnan()):
@@ -168,12 +174,12 @@ def refresh(
     scale: float,
     group: Group,
 ) -> None:
-    """Make new inverses of the layers that the rule names, from what is pending on all ranks of the group.
+    """Make new inverses of the layers that the rule selects, from the pending statistics of all ranks of the group.
 
     Args:
         dampings: λ of each layer.
         average: the share of the older factors in the new ones.
-        scale: by which the loss was multiplied.
+        scale: the factor of the loss.
     """
     _, ranks = rank_and_world(group)
     damping_of = dict(zip([layer.name for layer in layers], dampings, strict=True))
@@ -202,13 +208,13 @@ def refresh(
 
 
 def tell_replaced(layers: Sequence[KroneckerLayer], model: nn.Module) -> None:
-    """Name, once, the layers whose weights the model has no more: an optimiser trains those that it was given."""
+    """Warn once about layers whose weights were replaced in the model: the optimiser trains the old ones."""
     present = {id(parameter) for parameter in model.parameters()}
-    gone = [layer for layer in layers if id(layer.weight) not in present and not layer.is_told]
-    for layer in gone:
+    replaced = [layer for layer in layers if id(layer.weight) not in present and not layer.is_told]
+    for layer in replaced:
         layer.is_told = True
-    if gone:
-        names = list_names([layer.name for layer in gone])
+    if replaced:
+        names = list_names([layer.name for layer in replaced])
         log.warning("THOR does not train weights that replaced those it was made for: %s; make THOR anew", names)
 
 
@@ -225,14 +231,14 @@ def _is_due(layer: KroneckerLayer, factors: Factors, rule: TraceRule, damping: D
 
 
 def _renew(due: Sequence[tuple[KroneckerLayer, Factors, Damping]], group: Group) -> None:
-    """Invert each layer on one rank and tell the others. A layer without an inverse is first order."""
+    """Invert each layer on one rank and send the inverse to the others. A layer without an inverse is first order."""
     rank, ranks = rank_and_world(group)
     owner_of = owners([layer.cost for layer, _, _ in due], ranks)
-    made: list[Inverse | None] = []
+    inverses: list[Inverse | None] = []
     for (layer, factors, damping), owner in zip(due, owner_of, strict=True):
-        made.append(_inverted(layer, factors, damping) if owner == rank else None)
+        inverses.append(_invert(layer, factors, damping) if owner == rank else None)
     failed = []
-    for (layer, factors, _), owner, own in zip(due, owner_of, made, strict=True):
+    for (layer, factors, _), owner, own in zip(due, owner_of, inverses, strict=True):
         inverse = own if ranks == 1 else broadcast(layer, own, owner == rank, owner, group)
         layer.inverse, layer.traces = inverse, None if inverse is None else factors.traces
         if inverse is None:
@@ -241,11 +247,11 @@ def _renew(due: Sequence[tuple[KroneckerLayer, Factors, Damping]], group: Group)
         log.warning("THOR trains first order up to the next refresh, as factors are not finite: %s", list_names(failed))
 
 
-def _inverted(layer: KroneckerLayer, factors: Factors, damping: Damping) -> Inverse | None:
-    made = invert(factors, damping)
-    if made is None:
+def _invert(layer: KroneckerLayer, factors: Factors, damping: Damping) -> Inverse | None:
+    result = invert(factors, damping)
+    if result is None:
         return None
-    inverse, used = made
+    inverse, used = result
     if used > damping.value:
         log.info("THOR damps %s by %g, not by %g: its factors are singular", layer.name, used, damping.value)
     return inverse

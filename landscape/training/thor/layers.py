@@ -28,24 +28,24 @@ from landscape.training.thor.factors import (
     moments_of,
 )
 
-# First order by the algorithm, so that no warning names them.
+# First order by the algorithm, so no warning names them.
 SILENT = (nn.modules.batchnorm._NormBase, nn.GroupNorm)
 
 
 @dataclass(eq=False)
 class KroneckerLayer:
-    """A weight with Kronecker factors, and what is known of its curvature.
+    """A weight with Kronecker factors, and its curvature.
 
     Attributes:
-        name: of its first module in the model; the model's type where that is the layer itself.
+        name: of its first module in the model; the model's type if the model is the layer itself.
         modules: all that multiply by this weight; their uses count as positions of one layer.
-        inputs, outputs: how its factors A [I, I] and G [O, O] are cut into blocks.
-        pending: sums since the last step, where statistics are gathered.
-        factors: those that the inverse was made of, or their moving average.
-        traces: tr A and tr G of the factors whose inverse is in use.
-        inverse: None as long as the layer is trained first order.
+        inputs, outputs: the blocks of its factors A [I, I] and G [O, O].
+        pending: sums since the last step, if statistics are gathered.
+        factors: those of the present inverse, or their moving average.
+        traces: tr A and tr G of the factors of the present inverse.
+        inverse: None while the layer is trained first order.
         frozen: whether the trace rule has ended its refreshes.
-        is_told: whether a line has said that no statistics of it arrive, or that the model has it no more.
+        is_told: whether the user was warned that the layer has no statistics, or is no longer in the model.
     """
 
     name: str
@@ -67,14 +67,14 @@ class KroneckerLayer:
 
     @property
     def cost(self) -> int:
-        """Of an inversion, up to a factor."""
+        """The cost of an inversion, up to a factor."""
         return self.inputs.cost + self.outputs.cost
 
     def preconditioned(self, gradient: Tensor) -> Tensor:
-        """G⁻¹·∇W·A⁻¹ in the weight's own shape; the gradient itself where there is no inverse."""
+        """G⁻¹·∇W·A⁻¹ in the weight's own shape; the gradient itself if there is no inverse."""
         if self.inverse is None:
             return gradient
-        dtype = self.inverse.a[0].dtype  # of a refresh before `model.to(dtype)`, up to the next one
+        dtype = self.inverse.a[0].dtype  # after `model.to(dtype)`, still the old type until the next refresh
         if isinstance(self.modules[0], nn.Embedding):  # its weight is [I, O]
             return self.inverse.between(gradient.t().to(dtype)).t().to(gradient.dtype)
         matrix = self.inverse.between(gradient.flatten(1).to(dtype))
@@ -86,8 +86,8 @@ class Norm:
     """A LayerNorm, whose weight and bias are divided by their squared gradients.
 
     Attributes:
-        pending: samples that it saw since the last step.
-        samples: of the last refresh; 0 before the first.
+        pending: the number of samples since the last step.
+        samples: their number at the last refresh; 0 before the first.
     """
 
     name: str
@@ -105,10 +105,10 @@ class Norm:
 
 @dataclass
 class KroneckerLayers:
-    """The layers of a model, as an optimiser treats them.
+    """The layers of a model by their treatment in the optimiser.
 
     Attributes:
-        unsupported: what is trained first order although it is no bias and no batch norm, in words.
+        unsupported: parameters that are trained first order although they are no biases and no batch norms, in words.
     """
 
     layers: list[KroneckerLayer] = field(default_factory=list)
@@ -116,7 +116,7 @@ class KroneckerLayers:
     unsupported: list[str] = field(default_factory=list)
 
     def keeping(self, older: KroneckerLayers) -> KroneckerLayers:
-        """These, with the layers in place that were found before: what is known of their curvature is kept."""
+        """These layers, but `older` ones where they are the same: their curvature is kept."""
         layers = {id(layer.weight): layer for layer in older.layers}
         norms = {id(norm.module): norm for norm in older.norms}
         return KroneckerLayers(
@@ -129,18 +129,18 @@ class KroneckerLayers:
 def find_layers(model: nn.Module, trained: Container[int], split_dim: int) -> KroneckerLayers:
     """The layers whose weights are trained.
 
-    A weight that several modules of one type share is one layer. A weight shared by modules of different types, as by
-    an embedding and the linear layer behind it, has no Kronecker factors.
+    A weight that several modules of one type share is one layer. A weight shared by modules of different types, such as
+    an embedding and the output layer, has no Kronecker factors.
 
     Args:
         trained: the `id` of each parameter that the optimiser trains.
         split_dim: the width of the blocks that factors are cut into.
 
     Raises:
-        JobError: no layer has Kronecker factors, parameters have no shape as yet, or gradients are sparse.
+        JobError: no layer has Kronecker factors, a parameter has no shape yet, or gradients are sparse.
     """
     modules, users = dict(model.named_modules()), _users(model, trained)
-    found = KroneckerLayers()
+    result = KroneckerLayers()
     for owners in users.values():
         (name, module, key), *others = owners
         weight = getattr(module, key)
@@ -153,20 +153,20 @@ def find_layers(model: nn.Module, trained: Container[int], split_dim: int) -> Kr
         if weight.is_complex():
             kind = None  # factors are real
         if kind in MOMENTS and len({_settings(owned) for _, owned, _ in owners}) == 1:
-            found.layers.append(
+            result.layers.append(
                 _layer(name or type(module).__name__, tuple(owned for _, owned, _ in owners), weight, split_dim)
             )
         elif kind is nn.LayerNorm and not others:
             if key == "weight":
-                found.norms.append(Norm(name, module, weight))  # type: ignore[arg-type]
+                result.norms.append(Norm(name, module, weight))  # type: ignore[arg-type]
         elif kind is not nn.Identity:
-            found.unsupported.append(_in_words(owners))
-    if not found.layers:
+            result.unsupported.append(_in_words(owners))
+    if not result.layers:
         raise JobError(
             "model: must have a Linear, Conv1d, Conv2d or Embedding layer whose weights are trained, or there is "
             "nothing to precondition; take torch.optim.SGD"
         )
-    return found
+    return result
 
 
 Owner = tuple[str, nn.Module, str]  # a module's name, the module, its own name of the parameter
@@ -185,9 +185,9 @@ def _users(model: nn.Module, trained: Container[int]) -> dict[int, list[Owner]]:
 
 
 def kind_of(modules: dict[str, nn.Module], name: str, module: nn.Module, key: str) -> type[nn.Module] | None:
-    """What says how a parameter is treated: a key of MOMENTS, LayerNorm, Identity for plain gradients; None: unknown.
+    """The treatment of a parameter: a key of MOMENTS, LayerNorm, or Identity for plain gradients; None: unknown.
 
-    A subclass with a `forward` of its own may use its weight in another way: its type is not known.
+    A subclass with its own `forward` may use its weight differently: its treatment is unknown.
     """
     parent = modules.get(name.rpartition(".")[0])
     if isinstance(module, SILENT):
@@ -200,12 +200,12 @@ def kind_of(modules: dict[str, nn.Module], name: str, module: nn.Module, key: st
         return kind
     if kind is None or getattr(module, "groups", 1) > 1 or getattr(module, "scale_grad_by_freq", False):
         return None
-    # Weight norm and pruning have other parameters, of which the weight is made.
+    # Weight norm and pruning have other parameters, from which the weight is computed.
     return {"weight": kind, "bias": nn.Identity}.get(key)
 
 
 def _settings(module: nn.Module) -> str:
-    """What must be equal for modules to share factors, besides the weight."""
+    """The settings that must be equal for modules to share factors, beside the weight."""
     return f"{type(module).__name__} {module.extra_repr()}"
 
 
@@ -226,17 +226,17 @@ def _in_words(owners: list[Owner]) -> str:
 
 
 def list_names(names: list[str]) -> str:
-    """Names as a list in words, as many as a line holds."""
-    more = len(names) - MOST_NAMES
-    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    """A list of names in words, with at most `MOST_NAMES` of them."""
+    rest = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def modules_of(found: KroneckerLayers) -> Iterator[tuple[KroneckerLayer | Norm, nn.Module]]:
-    """Every module that statistics are gathered from, with its layer."""
-    for layer in found.layers:
+def modules_of(layers: KroneckerLayers) -> Iterator[tuple[KroneckerLayer | Norm, nn.Module]]:
+    """Every module whose statistics are gathered, with its layer."""
+    for layer in layers.layers:
         for module in layer.modules:
             yield layer, module
-    for norm in found.norms:
+    for norm in layers.norms:
         yield norm, norm.module
 
 
@@ -245,83 +245,85 @@ def modules_of(found: KroneckerLayers) -> Iterator[tuple[KroneckerLayer | Norm, 
 
 
 class Gatherer:
-    """Sums statistics of layers while `active`; at other times a hook costs a look at it.
+    """Sums statistics of layers while `active`; otherwise a hook only checks this flag.
 
-    A layer's input is kept until the gradient of its output arrives, and both are summed then: a forward pass without
-    a backward one adds nothing, and one that is computed again in the backward pass is counted once. Autograd keeps
-    the input anyway. The hooks hold no reference to this object, and go when it goes.
+    A layer's input is kept until the gradient of its output arrives; then both are summed. A forward pass without a
+    backward pass adds nothing, and one that is recomputed in the backward pass is counted once. Autograd keeps the
+    input anyway. The hooks hold only weak references to this object, and are removed with it.
 
     Attributes:
-        active: whether this step's statistics are needed.
-        passes: the number of the model's last call; 0 where there was none since the last step. Several uses of a layer
-            in one call are positions of the same samples; another call has other samples.
-        cleared: how often what was gathered has been forgotten.
+        active: whether the statistics of this step are needed.
+        passes: the number of the model's last call; 0 if there was none since the last step. Several uses of a layer in
+            one call are positions of the same samples; another call has other samples.
+        cleared: how often the statistics were cleared.
     """
 
-    def __init__(self, model: nn.Module, found: KroneckerLayers) -> None:
+    def __init__(self, model: nn.Module, layers: KroneckerLayers) -> None:
         self.active = True
         self.passes = self.cleared = 0
-        # Calls are numbered throughout: gradients of one may arrive after `clear`, beside those of the next.
+        # Numbers are never reused: gradients of one call may arrive after `clear`, beside those of the next.
         self._numbers = itertools.count(1)
-        self._found = found
+        self._layers = layers
         self._counted: set[tuple[int, int]] = set()  # passes and layers whose samples are counted
         reference = weakref.ref(self)
-        # torch.compile would trace the hook of a tensor, and cannot. Every optimiser has imported it by now.
+        # torch.compile cannot trace the hook of a tensor. Every optimiser has imported torch.compiler by now.
         wait = torch.compiler.disable(_wait)  # type: ignore[no-untyped-call]
         handles: list[RemovableHandle] = [model.register_forward_pre_hook(_PassHook(reference))]
-        for layer, module in modules_of(found):
+        for layer, module in modules_of(layers):
             hook = _LayerHook(reference, weakref.ref(layer), weakref.ref(module), wait)
             handles.append(module.register_forward_hook(hook, with_kwargs=True))
         self.close = weakref.finalize(self, _remove, handles)
         self.close.atexit = False
 
     def begin_pass(self) -> None:
-        """Note that the model is called."""
+        """Number a call of the model."""
         self.passes = next(self._numbers)
 
     def clear(self) -> None:
-        """Forget what was gathered since the last step."""
+        """Clear the statistics since the last step."""
         self.passes = 0
         self.cleared += 1
         self._counted.clear()
-        for layer in self._found.layers:
+        for layer in self._layers.layers:
             layer.pending = None
-        for norm in self._found.norms:
+        for norm in self._layers.norms:
             norm.pending = 0.0
 
     def add(
-        self, layer: KroneckerLayer | Norm, module: nn.Module, given: Tensor, number: int, gradient: Tensor
+        self, layer: KroneckerLayer | Norm, module: nn.Module, inputs: Tensor, number: int, gradient: Tensor
     ) -> None:
-        """Add a use of a layer to its sums, given its input and the gradient of its output."""
+        """Add a use of a layer to its sums, from its input and the gradient of its output."""
         key = (number, id(layer))
         is_new = number == 0 or key not in self._counted  # 0: a part of the model was called, not the whole
         self._counted.add(key)
-        samples = count_samples(module, given) if is_new else 0
+        samples = count_samples(module, inputs) if is_new else 0
         if isinstance(layer, Norm):
             layer.pending += samples
             return
         if layer.pending is None:
             layer.pending = FactorStatistics.empty(layer.inputs, layer.outputs, layer.dtype, layer.weight.device)
-        if not count_samples(module, given) or not gradient.numel():
+        if not count_samples(module, inputs) or not gradient.numel():
             return
         layer.pending.samples += samples
         layer.pending.rows += gradient.numel() // layer.outputs.size
         with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
-            layer.pending.add_inputs(moments_of(module).of_inputs(module, given, layer.inputs, layer.dtype))
-        self._add_gradient(layer, module, given, gradient)
+            layer.pending.add_inputs(moments_of(module).of_inputs(module, inputs, layer.inputs, layer.dtype))
+        self._add_gradient(layer, module, inputs, gradient)
 
-    def replace(self, layer: KroneckerLayer | Norm, module: nn.Module, given: Tensor, old: Tensor, new: Tensor) -> None:
-        """Put a use's new gradient in the place of its old one; its input and its samples are counted already."""
+    def replace(
+        self, layer: KroneckerLayer | Norm, module: nn.Module, inputs: Tensor, old: Tensor, new: Tensor
+    ) -> None:
+        """Replace the gradient of a use that was added before; its input and its samples are counted already."""
         if isinstance(layer, KroneckerLayer):
-            self._add_gradient(layer, module, given, new)
-            self._add_gradient(layer, module, given, old, -1)
+            self._add_gradient(layer, module, inputs, new)
+            self._add_gradient(layer, module, inputs, old, -1)
 
     def _add_gradient(
-        self, layer: KroneckerLayer, module: nn.Module, given: Tensor, gradient: Tensor, times: int = 1
+        self, layer: KroneckerLayer, module: nn.Module, inputs: Tensor, gradient: Tensor, times: int = 1
     ) -> None:
         assert layer.pending is not None
         with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
-            moments = moments_of(module).of_gradients(module, given, gradient, layer.outputs, layer.dtype)
+            moments = moments_of(module).of_gradients(module, inputs, gradient, layer.outputs, layer.dtype)
             layer.pending.add_gradients(moments, times)
 
 
@@ -331,7 +333,7 @@ def _remove(handles: list[RemovableHandle]) -> None:
 
 
 class _Hook:
-    """Copies of a model, and models read from files, get hooks that do nothing: no optimiser trains them."""
+    """A hook that does nothing in a copy of a model, or a model read from a file: no optimiser trains these."""
 
     def __init__(self, gatherer: Callable[[], Gatherer | None] = lambda: None) -> None:
         self._gatherer = gatherer
@@ -350,7 +352,7 @@ class _PassHook(_Hook):
 
 
 class _LayerHook(_Hook):
-    """Waits for the gradient of a layer's output, in training mode, where its weight is trained."""
+    """Waits for the gradient of a layer's output, in training mode, if its weight is trained."""
 
     def __init__(
         self,
@@ -367,31 +369,31 @@ class _LayerHook(_Hook):
         if gatherer is not None and gatherer.active and module.training and torch.is_grad_enabled():
             self._wait(self, module, args[0] if args else kwargs["input"], output)
 
-    def wait(self, module: nn.Module, given: Tensor, output: Tensor) -> None:
-        """Have this use of the layer added to its sums when the gradient of its output arrives, if one will."""
+    def wait(self, module: nn.Module, inputs: Tensor, output: Tensor) -> None:
+        """Register a hook that adds this use of the layer when the gradient of its output arrives, if one can."""
         gatherer, layer = self._gatherer(), self._layer()
         if gatherer is None or layer is None or module is not self._module():
             return
-        # A hook of the user's may make something else of the output; under torch.func it has no backward pass.
+        # A hook of the user may replace the output; under torch.func, there is no backward pass.
         if not isinstance(output, Tensor) or is_functorch_wrapped_tensor(output) or not output.requires_grad:
             return
-        if module.weight is not layer.weight:  # torch.func.functional_call has put in another for this call
+        if module.weight is not layer.weight:  # torch.func.functional_call has replaced it for this call
             return
         if isinstance(layer, KroneckerLayer) and (layer.frozen or not layer.weight.requires_grad):
             return
-        use = _Use(self._gatherer, self._layer, module, given.detach(), gatherer.passes)
+        use = _Use(self._gatherer, self._layer, module, inputs.detach(), gatherer.passes)
         output.register_hook(use.gradient_arrived)  # type: ignore[no-untyped-call]
 
 
-def _wait(hook: _LayerHook, module: nn.Module, given: Tensor, output: Tensor) -> None:
-    hook.wait(module, given, output)
+def _wait(hook: _LayerHook, module: nn.Module, inputs: Tensor, output: Tensor) -> None:
+    hook.wait(module, inputs, output)
 
 
 class _Use:
     """One use of a layer, up to the last backward pass through it.
 
-    Where the graph is kept another pass may follow, and what counts is the sum of the gradients of all of them since
-    the last step. Otherwise nothing is kept: the graph, and this with it, may live as long as the loss does.
+    If the graph is kept, another pass may follow, and the sum of the gradients of all passes since the last step
+    counts. Otherwise nothing is kept here: the graph, and this object with it, may live as long as the loss.
     """
 
     def __init__(
@@ -399,39 +401,39 @@ class _Use:
         gatherer: Callable[[], Gatherer | None],
         layer: Callable[[], KroneckerLayer | Norm | None],
         module: nn.Module,
-        given: Tensor,
+        inputs: Tensor,
         number: int,
     ) -> None:
         self._gatherer, self._layer, self._module, self._number = gatherer, layer, module, number
-        self._given: Tensor | None = given
-        self._gradient: Tensor | None = None  # the sum over the passes before
-        self._cleared = 0  # the gatherer's, when that sum began
+        self._inputs: Tensor | None = inputs
+        self._gradient: Tensor | None = None  # the sum over the earlier passes
+        self._cleared = 0  # `cleared` of the gatherer when that sum began
 
     def gradient_arrived(self, gradient: Tensor) -> None:
         """Add this use to its layer's sums, if this backward pass adds to the gradient of the layer's weight."""
-        gatherer, layer, given = self._gatherer(), self._layer(), self._given
-        if gatherer is None or layer is None or given is None or not gatherer.active:
+        gatherer, layer, inputs = self._gatherer(), self._layer(), self._inputs
+        if gatherer is None or layer is None or inputs is None or not gatherer.active:
             return
         if not _is_trained(self._module):
             return
         total, before = gradient.detach(), self._gradient
         if before is not None and self._cleared == gatherer.cleared:
             total = before + total
-            gatherer.replace(layer, self._module, given, before, total)
+            gatherer.replace(layer, self._module, inputs, before, total)
         else:
-            gatherer.add(layer, self._module, given, self._number, total)
+            gatherer.add(layer, self._module, inputs, self._number, total)
         if _get_current_graph_task_keep_graph():
             self._gradient, self._cleared = total, gatherer.cleared
         else:
-            self._given = self._gradient = None
+            self._inputs = self._gradient = None
 
 
 def _is_trained(module: nn.Module) -> bool:
-    """Whether the backward pass at work makes the layer's gradient, and not those of inputs or other layers alone."""
-    parameters = [each for each in module.parameters(recurse=False) if each.requires_grad]
+    """Whether the running backward pass computes the gradient of this layer's parameters."""
+    parameters = [parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad]
     if not parameters:
         return False
     try:
         return bool(torch._C._will_engine_execute_node(get_gradient_edge(parameters[0]).node))
-    except RuntimeError:  # it is what `torch.autograd.grad` was asked for
+    except RuntimeError:  # it is an input of `torch.autograd.grad`
         return True

@@ -1,4 +1,4 @@
-"""THOR: steps preconditioned by Kronecker factors of each layer's Fisher block, which are refreshed now and then.
+"""THOR: steps preconditioned by Kronecker factors of each layer's Fisher block, which are refreshed at intervals.
 
 Chen et al., "THOR, Trace-based Hardware-driven layer-ORiented natural gradient descent computation", AAAI 2021; the
 steps are those of MindSpore's `nn.thor`.
@@ -35,7 +35,7 @@ class Scaler(Protocol):
     def get_scale(self) -> float: ...
 
 
-# The numbers among the options: whether one fits, and the rule in words.
+# The numeric options: the rule as a function and in words.
 NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
     "lr": (lambda number: number >= 0, "at least 0"),
     "damping": (lambda number: number > 0, "above 0"),
@@ -63,7 +63,7 @@ def check_group(group: Mapping[str, Any]) -> None:
 
 
 def check_refreshes(refresh: str, split_dim: Any, frequency: Any, growth: float, longest: Any) -> None:
-    """Refuse what says which layers are refreshed, and when, where it cannot be followed."""
+    """Refuse impossible options about which layers are refreshed, and when."""
     if refresh not in RULES:
         raise JobError(f"refresh: unknown {quoted(refresh)}; {nearest(refresh, RULES)}")
     for name, value in (("frequency", frequency), ("split_dim", split_dim), ("longest", longest)):
@@ -91,7 +91,7 @@ Curvature = tuple[Inverse | None, Factors | None, tuple[float, float] | None, bo
 
 
 def saved_layer(layer: KroneckerLayer) -> dict[str, Any]:
-    """The inverse, the averaged factors, the traces and whether it is frozen."""
+    """The curvature of a layer: inverse, averaged factors, traces, and whether it is frozen."""
     return {
         "name": layer.name,
         "shape": [layer.inputs.size, layer.outputs.size],
@@ -104,10 +104,10 @@ def saved_layer(layer: KroneckerLayer) -> dict[str, Any]:
 
 
 def layer_from(layer: KroneckerLayer, saved: dict[str, Any]) -> Curvature:
-    """What `saved_layer` gave, on the layer's device.
+    """The curvature in a result of `saved_layer`, on the layer's device.
 
     Raises:
-        JobError: it was of a layer of other sizes, or split into other blocks.
+        JobError: it belongs to a layer of other sizes, or split into other blocks.
     """
     sizes, widths = [layer.inputs.size, layer.outputs.size], [layer.inputs.width, layer.outputs.width]
     if saved["shape"] != sizes or saved["width"] != widths:
@@ -125,10 +125,10 @@ def layer_from(layer: KroneckerLayer, saved: dict[str, Any]) -> Curvature:
 
 
 def own_state(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """What THOR adds to the state dict of an optimiser.
+    """THOR's own part of a state dict.
 
     Raises:
-        JobError: it was another optimiser's, or something is missing.
+        JobError: the state is that of another optimiser, or incomplete.
     """
     own = state_dict.get("thor")
     if own is None:
@@ -140,10 +140,10 @@ def own_state(state_dict: dict[str, Any]) -> dict[str, Any]:
 
 
 def pair_with_saved(own: list[Any], saved: list[Any]) -> list[tuple[Any, Any]]:
-    """Each layer with what was saved of it.
+    """Each layer with its saved state.
 
     Raises:
-        JobError: there were more of them, or fewer.
+        JobError: the numbers of layers and states differ.
     """
     if len(own) != len(saved):
         raise JobError(f"optimizer: must be the state of a model with {len(own)} such layers, not {len(saved)}")
@@ -166,37 +166,37 @@ class THOR(Optimizer):
 
         Δ = (G + √λ)⁻¹·∇W·(A + √λ)⁻¹ + weight_decay·W,   M ← momentum·M + Δ,   W ← W − lr·M.
 
-    Both factors are cut into diagonal blocks and inverted by Cholesky. Biases and batch norm, and whatever is not
-    Linear, Conv1d, Conv2d, Embedding or LayerNorm, take their plain gradient for Δ, times `first_order`.
+    Both factors are cut into diagonal blocks and inverted by Cholesky. Biases, batch norm, and all layers other than
+    Linear, Conv1d, Conv2d, Embedding and LayerNorm take their plain gradient for Δ, times `first_order`.
 
     Args:
-        model: whose layers are looked at in their backward passes. The first dimension of what layers take is the
-            sample's, and the loss is a mean over samples.
+        model: the network; hooks on its layers read their inputs and gradients. The first dimension of a layer's input
+            is that of the samples, and the loss is a mean over samples.
         lr: the learning rate.
-        damping: λ, or a function of the number of steps done that gives λ.
+        damping: λ, or a function from the number of steps done to λ.
         refresh: which layers get new inverses: "frequency" all of them; "thor", "thor_stop" or "thor_nt" those that
-            the trace rule names (`landscape.training.thor.inverses`).
+            the trace rule selects (`landscape.training.thor.inverses`).
         frequency: steps between refreshes; inverses are stale between.
         growth: multiplies the interval between refreshes after each of them, up to `longest` steps.
         split_dim: the width of the blocks.
-        balance: shares λ between A and G by their traces, as K-FAC does
-            (`landscape.training.thor.factors.Damping`); THOR adds √λ to either.
-        average: the share of the older factors in a moving average; 0 takes each refresh's own.
-        first_order: multiplies Δ of what is trained first order: its learning rate over `lr`, since one that fits
-            preconditioned steps may be hundreds of times too small for plain gradients. THOR has 1.
+        balance: whether to divide λ between A and G by their traces, as K-FAC does
+            (`landscape.training.thor.factors.Damping`); THOR adds √λ to both.
+        average: the share of the older factors in a moving average; 0: no average.
+        first_order: multiplies Δ of parameters that are trained first order: their learning rate over `lr`, since a
+            rate for preconditioned steps may be hundreds of times too small for plain gradients. THOR has 1.
         clip: the largest norm of Δ over all parameters.
-        loss_scale: a number that the loss was multiplied by: gradients are divided by it. Or the GradScaler; one that
-            unscales in `scaler.step(optimizer)` alone needs not be given.
+        loss_scale: the factor of the loss, by which gradients are divided; or the GradScaler. A GradScaler that
+            unscales only in `scaler.step(optimizer)` need not be given.
         params: parameters or groups to train, default all; a group may have its own lr, damping, momentum and
             weight_decay.
-        process_group: the ranks that train this model together, by DistributedDataParallel for example; default all
-            of torch.distributed where it is initialised. All of them must step together.
+        process_group: the ranks that train this model together, for example by DistributedDataParallel; default: all
+            of torch.distributed, if it is initialised. All of them must step together.
 
     Raises:
         JobError: an option is out of range, or no layer has Kronecker factors.
     """
 
-    # GradScaler then hands its scale and what it found to be infinite to `step`, which divides statistics too.
+    # GradScaler then passes its scale and whether a gradient is infinite to `step`, which divides statistics too.
     _step_supports_amp_scaling = True
 
     def __init__(
@@ -234,7 +234,7 @@ class THOR(Optimizer):
         first = damping(0) if callable(damping) else damping
         defaults = {"lr": lr, "damping": first, "momentum": momentum, "weight_decay": weight_decay}
         super().__init__(model.parameters() if params is None else params, defaults)
-        self._model, self._split_dim, self._found = model, split_dim, KroneckerLayers()
+        self._model, self._split_dim, self._kronecker = model, split_dim, KroneckerLayers()
         self._look_at_model()
         self.rule, self.average, self.clip, self.loss_scale = RULES[refresh], average, clip, loss_scale
         self.calendar = Calendar(frequency, growth, longest or math.inf)
@@ -245,14 +245,14 @@ class THOR(Optimizer):
     def _look_at_model(self) -> None:
         """Find the layers whose weights are trained, and put hooks on them."""
         trained = {id(parameter) for group in self.param_groups for parameter in group["params"]}
-        found = find_layers(self._model, trained, self._split_dim).keeping(self._found)
-        new = [name for name in found.unsupported if name not in self._found.unsupported]
+        result = find_layers(self._model, trained, self._split_dim).keeping(self._kronecker)
+        new = [name for name in result.unsupported if name not in self._kronecker.unsupported]
         if new:
             log.warning("THOR trains first order: %s", list_names(new))
-        self._found, self.layers, self.norms = found, found.layers, found.norms
+        self._kronecker, self.layers, self.norms = result, result.layers, result.norms
         self._layer_of = {id(layer.weight): layer for layer in self.layers}
-        self._norm_of = {id(each): norm for norm in self.norms for each in norm.module.parameters()}
-        self._gatherer = Gatherer(self._model, found)
+        self._norm_of = {id(parameter): norm for norm in self.norms for parameter in norm.module.parameters()}
+        self._gatherer = Gatherer(self._model, result)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Train more parameters of the model. Their layers get factors at the next refresh.
@@ -263,21 +263,21 @@ class THOR(Optimizer):
         check_group(self.defaults | param_group)
         super().add_param_group(param_group)
         gatherer = getattr(self, "_gatherer", None)
-        if gatherer is not None and gatherer.close.alive:  # not while THOR is made, and not after its end
+        if gatherer is not None and gatherer.close.alive:  # neither during construction nor after `close`
             gatherer.close()
             self._look_at_model()
 
     def close(self) -> None:
-        """Take the hooks off the model. The optimiser can still step, with the inverses that it has."""
+        """Remove the hooks from the model. The optimiser can still step, with its present inverses."""
         self._gatherer.close()
         self._begin_step()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Take a step, or none where a gradient or the step itself is not finite.
+        """Take a step, or none if a gradient or the step itself is not finite.
 
         Args:
-            closure: evaluates the model again, calls backward and gives the loss.
+            closure: evaluates the model again, calls backward and returns the loss.
         """
         loss = None
         if closure is not None:
@@ -286,7 +286,7 @@ class THOR(Optimizer):
         for group in self.param_groups:
             if self.damping_schedule is not None:
                 group["damping"] = self.damping_schedule(self.steps)
-            check_group(group)  # a schedule's nan would end in the weights
+            check_group(group)  # a NaN from a schedule would end up in the weights
         gradients = self._gradients()
         if self._gatherer.active and self._may_step(gradients):
             self._refresh()
@@ -297,7 +297,7 @@ class THOR(Optimizer):
             self.skipped = 0
         else:
             self._tell_skipped()
-            if self._may_step(gradients):  # the inverses are at fault, and steps no longer count up to their refresh
+            if self._may_step(gradients):  # the inverses are at fault: refresh them at the next step
                 self.calendar.due = self.steps
         self._begin_step()
         return loss
@@ -307,25 +307,27 @@ class THOR(Optimizer):
         self._gatherer.active = self._gatherer.close.alive and self.calendar.is_due(self.steps)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Set gradients to none, and forget the statistics of backward passes since the last step."""
+        """Set gradients to none, and clear the statistics of backward passes since the last step."""
         super().zero_grad(set_to_none)
         self._gatherer.clear()
 
     def _gradients(self) -> dict[nn.Parameter, Tensor]:
-        """The gradient of every parameter that has one, of the loss without its scale."""
+        """The gradient of every parameter that has one, without the scale of the loss."""
         scale = self._gradient_scale()
-        found = [each for group in self.param_groups for each in group["params"] if each.grad is not None]
-        return {each: each.grad if scale == 1 else each.grad / scale for each in found}
+        parameters = [
+            parameter for group in self.param_groups for parameter in group["params"] if parameter.grad is not None
+        ]
+        return {parameter: parameter.grad if scale == 1 else parameter.grad / scale for parameter in parameters}
 
     def _gradient_scale(self) -> float:
-        """By what gradients are still to be divided: a GradScaler that is given has divided them already."""
+        """By what gradients must still be divided; a GradScaler in `loss_scale` has divided them already."""
         scale = getattr(self, "grad_scale", None)
         if scale is not None:
             return float(scale)
         return self.loss_scale if isinstance(self.loss_scale, int | float) else 1.0
 
     def _statistics_scale(self) -> float:
-        """By what the loss was multiplied when the statistics were gathered."""
+        """The factor of the loss when the statistics were gathered."""
         if not isinstance(self.loss_scale, int | float):
             return self.loss_scale.get_scale()
         if hasattr(self, "found_inf") and getattr(self, "grad_scale", None) is None:
@@ -339,7 +341,7 @@ class THOR(Optimizer):
         return not tensors or bool(nn.utils.get_total_norm(tensors.values()).isfinite())
 
     def _tell_skipped(self) -> None:
-        """One line per row of skipped steps, and one more per hundred; none where a GradScaler looks for its scale."""
+        """Warn at the first of successive skipped steps, and at every hundredth; not while a GradScaler adapts."""
         self.skipped += 1
         if self.skipped % 100 == 1 and not hasattr(self, "found_inf"):
             log.warning("THOR skips step %d, whose gradients are not finite (%d in a row)", self.steps, self.skipped)
@@ -348,7 +350,7 @@ class THOR(Optimizer):
         """Make new inverses of the layers that need them, from the statistics gathered since the last step."""
         tell_replaced(self.layers, self._model)
         scale = self._statistics_scale()
-        damping = {id(each): group["damping"] for group in self.param_groups for each in group["params"]}
+        damping = {id(parameter): group["damping"] for group in self.param_groups for parameter in group["params"]}
         dampings = [Damping(damping[id(layer.weight)], self.balance) for layer in self.layers]
         refresh(self.layers, dampings, self.norms, self.rule, self.average, scale, self.process_group)
         self.calendar.move_on()
@@ -391,7 +393,7 @@ class THOR(Optimizer):
                 parameter.add_(update, alpha=-float(group["lr"]))
 
     def state_dict(self) -> dict[str, Any]:
-        """Momenta and groups as any optimiser's; `thor` holds steps, inverses, factors and what is frozen."""
+        """Momenta and groups as of any optimiser; `thor` holds steps, inverses, factors and frozen layers."""
         state = super().state_dict()
         state["thor"] = {
             "steps": self.steps,
@@ -403,14 +405,14 @@ class THOR(Optimizer):
         return state
 
     def __getstate__(self) -> dict[str, Any]:
-        """Refuse to be copied and pickled: a copy would have no hooks on a model."""
+        """Refuse copying and pickling: a copy would have no hooks on a model."""
         raise JobError("THOR: cannot be copied or pickled; make THOR(model, …) of the copy and load state_dict()")
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on as the optimiser would have whose state this is.
+        """Continue as the optimiser with this state would have.
 
         Raises:
-            JobError: it was another optimiser's, or that of a model with other layers.
+            JobError: the state is that of another optimiser, or of a model with other layers.
         """
         own = own_state(state_dict)
         layers = [layer_from(layer, saved) for layer, saved in pair_with_saved(self.layers, own["layers"])]
@@ -464,8 +466,8 @@ class Schedule:
     Attributes:
         lr_init, decay, total: of the learning rate.
         damping_init, rate: of the damping.
-        epochs: after which the training ends.
-        halved_from: the epoch from which on the learning rate is halved; None: never.
+        epochs: the length of the training.
+        halved_from: the first epoch with a halved learning rate; None: never halved.
     """
 
     lr_init: float
@@ -485,15 +487,15 @@ class Schedule:
         return thor_damping(epoch, self.damping_init, self.rate)
 
     def factor_at(self, steps_per_epoch: int) -> Callable[[int], float]:
-        """What `torch.optim.lr_scheduler.LambdaLR` takes, stepped after every step: the rate over `lr_init`."""
+        """The function for `torch.optim.lr_scheduler.LambdaLR`, stepped after every step: the rate over `lr_init`."""
         return lambda step: self.learning_rate(step / steps_per_epoch) / self.lr_init
 
     def damping_at(self, steps_per_epoch: int) -> Callable[[int], float]:
-        """What THOR takes as `damping`: the damping after some steps."""
+        """The function for THOR's `damping`: from the number of steps to the damping."""
         return lambda step: self.damping(step / steps_per_epoch)
 
 
-# ResNet-50 on ImageNet, batches of 32 on each of 8 cards: 5,004 steps an epoch, frequency 834, momentum 0.9, weight
+# ResNet-50 on ImageNet, batches of 32 on each of 8 cards: 5,004 steps per epoch, frequency 834, momentum 0.9, weight
 # decay 5e-4, label smoothing 0.1.
 SCHEDULES = {
     "ascend-8": Schedule(0.05803, 4.0839, 53, 0.03, 0.50036, 45),
