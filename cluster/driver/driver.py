@@ -63,8 +63,8 @@ class AcceptedOutcome:
     """An outcome that is to be committed, and who computed it.
 
     Attributes:
-        attempt: the number of the try that succeeded, from 1.
-        batch_size: with which it was computed, where that had to be smaller than planned.
+        attempt: the number of the attempt that succeeded, from 1.
+        batch_size: that of the computation, where it had to be smaller than planned.
     """
 
     worker: WorkerHandle
@@ -83,8 +83,8 @@ class ResultHandler:
     It writes outcomes to the stores, and reports what becomes of tasks to the log, the metrics and the observer.
 
     Attributes:
-        manager: of the workers, which asks this object which of them suit.
-        measurements: what came in last of each worker that was asked to measure.
+        manager: of the workers; it asks this object which of them suit.
+        measurements: the last receipt of each worker that was asked to measure.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class ResultHandler:
     def handle(self, arrivals: Sequence[Arrival]) -> None:
         """Decide on all receipts, then commit the accepted outcomes together, so that they share their syncs.
 
-        Those of a landscape wait until it is known to be of the user's own model.
+        The outcomes of a landscape wait until it is known to be of the user's own model.
 
         Raises:
             JobError: no worker could do what one reports that it cannot.
@@ -119,7 +119,7 @@ class ResultHandler:
             self._commit()
 
     def commit_held(self, reason: str) -> None:
-        """Commit all accepted outcomes.
+        """Commit all accepted outcomes that wait.
 
         Args:
             reason: why the comparison with the user's own model is no longer waited for.
@@ -132,21 +132,21 @@ class ResultHandler:
     @property
     def waits_for_worker(self) -> bool:
         """Whether accepted outcomes wait for what a worker is evaluating."""
-        states = map(self._landscapes.of, (one.task for one in self._held))
+        states = map(self._landscapes.of, (accepted.task for accepted in self._held))
         return any(state.is_asking(self._pool.handles) for state in states)
 
     @property
     def holds_many(self) -> bool:
-        """Whether so many wait that no more tasks are to be sent: they take memory, and may be of another model.
+        """Whether no more tasks are to be sent, as many outcomes wait: they take memory, and may be of another model.
 
-        Where a worker is still to be asked for what the user's own model gives, it is asked with a task.
+        Where a worker must still be asked for what the user's own model gives, tasks are sent, as it is asked with one.
         """
         if any(state.is_to_be_asked_again(self._pool.handles) for state in self._landscapes.on_disk):
             return False
         return len(self._held) >= MOST_HELD * len(self._pool.handles)
 
     def _held_of(self, state: LandscapeState) -> int:
-        return sum(self._landscapes.of(one.task) is state for one in self._held)
+        return sum(self._landscapes.of(accepted.task) is state for accepted in self._held)
 
     def _commit(self) -> None:
         for state in self._landscapes.on_disk:
@@ -154,9 +154,9 @@ class ResultHandler:
             if not state.awaits_own_model(self._pool.handles):
                 state.keep_first()
         ready, waiting = list[AcceptedOutcome](), list[AcceptedOutcome]()
-        for one in self._held:
-            waits = self._landscapes.of(one.task).awaits_own_model(self._pool.handles)
-            (waiting if waits else ready).append(one)
+        for accepted in self._held:
+            waits = self._landscapes.of(accepted.task).awaits_own_model(self._pool.handles)
+            (waiting if waits else ready).append(accepted)
         self._held = waiting
         self.commit(ready)
 
@@ -175,16 +175,16 @@ class ResultHandler:
             accepted.append(outcome)
 
     def _decide(self, worker: WorkerHandle, task: Task, receipt: Receipt) -> AcceptedOutcome | None:
-        """The outcome of a task where it is to be committed; else what the receipt calls for is done."""
+        """The outcome of a task, where it is to be committed; otherwise this does what the receipt calls for."""
         state = self._landscapes.of(task)
         if not self._check_reproduction(worker, state, receipt):
             state.note_own_model_unanswered(worker.name)
             return None
-        found: OwnLosses | None = receipt.details.get("own_model")
-        if found is None and receipt.outcome is None:
+        own_losses: OwnLosses | None = receipt.details.get("own_model")
+        if own_losses is None and receipt.outcome is None:
             state.note_own_model_unanswered(worker.name)
         else:
-            state.note_own_model_answer(worker.name, task, found, accept_origin=self._options.accept_origin)
+            state.note_own_model_answer(worker.name, task, own_losses, accept_origin=self._options.accept_origin)
         if receipt.outcome is None:
             self.manager.note_answer()
             self._handle_failure(worker, task, receipt)
@@ -201,7 +201,7 @@ class ResultHandler:
         return AcceptedOutcome(worker, task, attempt, receipt.outcome, receipt.details.get("batch_size"))
 
     def _check_reproduction(self, worker: WorkerHandle, state: LandscapeState, receipt: Receipt) -> bool:
-        """Whether the worker has reproduced the landscape's values, if it was asked to; else it is left out."""
+        """Whether the worker has reproduced the landscape's values, or was not asked to; otherwise it is left out."""
         reference: ReferencePoint | None = receipt.details.get("reference")
         if reference is None:
             return True
@@ -220,7 +220,7 @@ class ResultHandler:
             self.give_up(task, worker, receipt.cause, receipt.traceback)
 
     def _is_accepted(self, worker: WorkerHandle, task: Task, outcome: Outcome) -> bool:
-        """Whether the schedule accepts an outcome; parts with the workers that it turns out to distrust."""
+        """Whether the schedule accepts an outcome; parts with the workers that it distrusts from now on."""
         suspicious = not outcome.finite
         fingerprint = outcome.fingerprint() if suspicious or self._schedule.is_disputed(task) else ""
         answer = self._schedule.judge_result(
@@ -258,15 +258,15 @@ class ResultHandler:
             for one in outcomes:
                 self._count(one, landscape)
 
-    def _count(self, one: AcceptedOutcome, landscape: LandscapeState) -> None:
-        worker, seconds = one.worker, one.outcome.seconds
-        points = task_points(landscape.store, one.task)
+    def _count(self, accepted: AcceptedOutcome, landscape: LandscapeState) -> None:
+        worker, seconds = accepted.worker, accepted.outcome.seconds
+        points = task_points(landscape.store, accepted.task)
         worker.tasks += 1
         worker.points += points
         worker.seconds += seconds
         self._metrics.committed(points, seconds)
-        log_done(worker, one.task, one.attempt, points, seconds)
-        landscape.tally.count_done(one.task.label, points, one.batch_size)
+        log_done(worker, accepted.task, accepted.attempt, points, seconds)
+        landscape.tally.count_done(accepted.task.label, points, accepted.batch_size)
         landscape.settle()
         self.report(landscape)
 

@@ -30,7 +30,7 @@ from landscape.evaluation.reference_loss import OwnLosses
 from landscape.job.job import Job
 
 # ----------------------------------------------------------------------------------------------------
-# What the workers are sent of one landscape, shared with them anew whenever it changes.
+# What the workers are sent of one landscape. It is shared with them again whenever it changes.
 
 
 class SentLandscape:
@@ -38,8 +38,8 @@ class SentLandscape:
 
     Attributes:
         landscape: as prepared, with the plan by which it is computed.
-        point: what a worker reproduces before its first task; None stands for the point nearest to the origin.
-        check_workers: whether a worker reproduces a point at all.
+        point: the point that a worker reproduces before its first task; None stands for the one nearest to the origin.
+        check_workers: whether workers reproduce a point at all.
         inputs: a reference to what is sent; None until it is shared.
     """
 
@@ -86,7 +86,7 @@ class SentLandscape:
 # ----------------------------------------------------------------------------------------------------
 # One landscape of the job while the driver computes it: new until it is planned, then on disk with its tasks.
 
-MOST_ASKED = 2  # workers, one after another, to evaluate the user's own model: the first may have died of it
+MOST_ASKED = 2  # workers that evaluate the user's own model, one after another: the first may have died of it
 
 
 class NewLandscape:
@@ -97,7 +97,7 @@ class NewLandscape:
     """
 
     def __init__(self, landscape: PreparedLandscape) -> None:
-        check = landscape.record.check  # that an extension takes over
+        check = landscape.record.check  # an extension takes it over
         self.sent = SentLandscape(landscape, None if check is None else check.point)
 
     @property
@@ -128,7 +128,7 @@ class LandscapeState:
     def __init__(self, landscape: PreparedLandscape, opened: OpenLandscape, sent: SentLandscape | None = None) -> None:
         """
         Args:
-            sent: what the workers have of it already, where it was new until now.
+            sent: what was sent to the workers already, where the landscape was new until now.
         """
         self.store, self.tasks = opened.store, opened.tasks
         # What every worker must reproduce: the recorded values, or else those of the first worker.
@@ -140,10 +140,10 @@ class LandscapeState:
         self._tally: Tally | None = None
         self._deaths_before_agreement = 0
         self._to_keep: ReferencePoint | None = None  # once the landscape is known to be of the user's own model
-        extends, begun = landscape.extension is not None, self._expected is not None
-        self._is_open = is_to_be_compared(opened.store.record, extends=extends, begun=begun)
-        self._times_asked = 0  # for what the user's own model gives
-        self._awaited: tuple[str, Task] | None = None  # the worker that was asked last, and with which task
+        extends, has_values = landscape.extension is not None, self._expected is not None
+        self._is_open = is_to_be_compared(opened.store.record, extends=extends, begun=has_values)
+        self._times_asked = 0  # how often a worker was asked to evaluate the user's own model
+        self._awaited: tuple[str, Task] | None = None  # the worker that was asked last, and its task
 
     @property
     def landscape(self) -> PreparedLandscape:
@@ -163,7 +163,7 @@ class LandscapeState:
         return self.tasks.points
 
     def begin(self) -> Tally:
-        """Start the clock of its progress, at its own first task; its progress."""
+        """Start the clock of its progress, unless it runs; returns its progress."""
         if self._tally is None:
             self._tally = start_tally(self.store, self.landscape, self.tasks)
             self._tally.workers = self.workers
@@ -195,7 +195,7 @@ class LandscapeState:
     def compare_or_keep(self, reference: ReferencePoint) -> str:
         """Why a worker's values do not belong to this landscape; '' where they do.
 
-        Where no values are recorded yet, the worker's are to be, and every other worker must reproduce them.
+        Where no values are recorded yet, the worker's will be recorded, and every other worker must reproduce them.
         """
         expected = self._expected
         difference = reference.differs_from(expected) if expected else difference_from_siblings(self.store, reference)
@@ -221,10 +221,10 @@ class LandscapeState:
         return not_reproduced(self.landscape.name, self._expected, reference, difference)
 
     def charges_death_to_check(self, most: int) -> bool:
-        """Whether a worker's death is charged to the point that it was to reproduce, as no worker has done so yet.
+        """Whether a worker's death is charged to the point that it was to reproduce.
 
-        After `most` such deaths no worker is asked to reproduce it any more: then the tile that holds the point shows
-        whether the point is to blame.
+        It is, as long as no worker has reproduced the point. After `most` such deaths no worker is asked to reproduce
+        it any more; the tile that holds the point then shows whether the point is to blame.
         """
         if not self.sent.check_workers or self._to_keep is not None or self.store.record.has_check:
             return False
@@ -236,10 +236,12 @@ class LandscapeState:
     # -- the user's own model ---------------------------------------------------------------------------------
 
     def asks_own_model(self, worker: str, task: Task, workers: Container[str]) -> bool:
-        """Whether a worker is to evaluate the user's own model before this task, as nobody has done or does it.
+        """Whether a worker is to evaluate the user's own model before this task.
+
+        It is, unless a worker has done so already, or is doing it.
 
         Args:
-            workers: the names of all that there are.
+            workers: the names of all workers.
         """
         if not self._needs_asking(workers):
             return False
@@ -262,37 +264,37 @@ class LandscapeState:
         """Whether what the user's own model gives may still become known; until then nothing is stored."""
         return self.is_asking(workers) or self.is_to_be_asked_again(workers)
 
-    def note_own_model_answer(self, worker: str, task: Task, found: OwnLosses | None, *, accept_origin: bool) -> None:
-        """Take note of a receipt: if it is of the worker and the task that were to answer, of what it has answered.
+    def note_own_model_answer(self, worker: str, task: Task, losses: OwnLosses | None, *, accept_origin: bool) -> None:
+        """Take note of what a worker says of the user's own model, if this worker was asked with this task.
 
         Args:
-            found: None where the receipt says nothing of it.
+            losses: what the receipt says of it; None where it says nothing.
 
         Raises:
             OtherModel: the landscape is of another model, and that is not accepted.
         """
         if self._awaited != (worker, task):
             return
-        if found is None:
+        if losses is None:
             self.stop_waiting(NO_LOSSES)
         elif self._is_open:
-            keep_comparison(self.store, found, accept_origin=accept_origin)
+            keep_comparison(self.store, losses, accept_origin=accept_origin)
         self._is_open = False
 
-    def stop_asking(self, workers: Container[str], held: int) -> None:
-        """Where nobody evaluates the user's own model, and nobody can be asked any more, record that.
+    def stop_asking(self, workers: Container[str], waiting: int) -> None:
+        """Record that nobody evaluates the user's own model, if nobody can be asked any more.
 
         Args:
-            held: how many of its tasks are done, but not stored; where that is all that is left, no task is sent.
+            waiting: how many tasks are done, but not stored; where no others are left, no task is sent any more.
         """
         if self._times_asked and not self.is_asking(workers):
             if self._times_asked == MOST_ASKED:
                 self.stop_waiting("the workers that were asked to evaluate your model were lost, or raised")
-            elif held == self._unsettled:
+            elif waiting == self._unsettled:
                 self.stop_waiting("no worker is left to evaluate your model: the last one was lost, or raised")
 
     def stop_waiting(self, reason: str) -> None:
-        """Record why the landscape is not compared with the user's own model, unless that is known."""
+        """Record why the landscape is not compared with the user's own model, unless it has been compared."""
         if self._is_open:
             keep_not_compared(self.store, reason)
         self._is_open = False
@@ -307,7 +309,7 @@ DrivenLandscape: TypeAlias = NewLandscape | LandscapeState
 
 
 class Landscapes:
-    """All landscapes of a job. Only those that are on disk have tasks, so every task has a store.
+    """All landscapes of a job. Only those on disk have tasks, so every task has a store.
 
     Args:
         landscapes: in the order in which their tasks are done.
@@ -318,40 +320,40 @@ class Landscapes:
         self._job = job
         self._in_order = list(landscapes)
         self._workers: Mapping[str, ReportingWorker] = {}
-        self._by_name = {each.landscape.name: each for each in self.on_disk}
+        self._by_name = {state.landscape.name: state for state in self.on_disk}
 
     @property
     def new(self) -> list[NewLandscape]:
         """Those that are not on disk yet, in their order."""
-        return [each for each in self._in_order if isinstance(each, NewLandscape)]
+        return [landscape for landscape in self._in_order if isinstance(landscape, NewLandscape)]
 
     @property
     def on_disk(self) -> list[LandscapeState]:
         """Those that are on disk, in their order."""
-        return [each for each in self._in_order if isinstance(each, LandscapeState)]
+        return [landscape for landscape in self._in_order if isinstance(landscape, LandscapeState)]
 
     def of(self, task: Task) -> LandscapeState:
         """The landscape that a task is of."""
         return self._by_name[task.landscape]
 
     def share(self, share: Callable[[Any], Any], workers: Mapping[str, ReportingWorker]) -> None:
-        """Make what the workers need of each available to them, now and whenever it changes.
+        """Make what the workers need of each landscape available to them, now and whenever it changes.
 
         Args:
             share: gives a reference that every worker can follow to a value.
             workers: by name, those whose work `status` shows.
         """
         self._workers = workers
-        for each in self._in_order:
-            each.sent.share(share)
+        for landscape in self._in_order:
+            landscape.sent.share(share)
         for state in self.on_disk:
             state.workers = workers
 
     def admit(self, worker: WorkerHandle) -> None:
-        """Plan those that are new for the kind of device of a worker.
+        """Plan the new landscapes for the kind of device of a worker.
 
         Raises:
-            JobError: one that is on disk was computed on another kind.
+            JobError: a landscape on disk was computed on another kind.
         """
         for new in self.new:
             new.plan_for(worker.device, self._job)

@@ -1,4 +1,4 @@
-"""The workers of a job as Ray actors: how they start and end, what they are asked, how many; and the job's metrics."""
+"""The workers of a job as Ray actors: how they start and end, how they get work, how many; and the job's metrics."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ from landscape.problem.collated import Collated, WholeBatches
 from landscape.problem.supervised import ordered_names
 from landscape.problem.terms import PointSets
 
-EXPLAIN_SECONDS = 20.0  # without any worker, until the reason is told
-MOST_ARRIVALS = 256  # at once; their values are in this process's memory
+EXPLAIN_SECONDS = 20.0  # after which the user is told why there is no worker
+MOST_ARRIVALS = 256  # that are taken in at once, as their values are in this process's memory
 FETCH_SECONDS = 600.0  # 28 GB to 125 nodes take less than 3 minutes at 10 Gbit/s
 
 
@@ -77,9 +77,9 @@ class InStore:
 
 
 class RayWorkerPool:
-    """As many workers as wanted. All are asked for at once; those that cannot be placed yet wait for nodes to join.
+    """As many workers as are wanted. All are requested at once; those that have no place yet wait for nodes to join.
 
-    Where the job does not say how many, there is one for each place that the cluster has, and more as it grows.
+    Where the job does not say how many are wanted, each place of the cluster gets one, and so more come as it grows.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class RayWorkerPool:
         return worker
 
     def missing(self) -> int:
-        """How many workers to hire now; unless it is given, the number that is wanted grows with the cluster."""
+        """How many workers to hire now; the number that is wanted grows with the cluster, unless the job gives it."""
         if self._asked is None and self._clock() - self._looked > LOOK_SECONDS:
             self._looked = self._clock()
             self._wanted = replace(self._wanted, workers=places(self._wanted, supply()) or self._wanted.workers)
@@ -160,7 +160,7 @@ class RayWorkerPool:
         return [worker.name for worker in self.handles.values() if worker.node in leaving]
 
     def explain_absence(self, tell: Callable[[str], None]) -> None:
-        """Say once why no worker has been placed, or that the workers still load, where that takes long."""
+        """Say once, where it takes long, why no worker has been placed, or that the workers still load."""
         if self.ready:
             self._alone_since, self._explained = self._clock(), False
         elif not self._explained and self._clock() - self._alone_since > EXPLAIN_SECONDS:
@@ -172,7 +172,7 @@ class RayWorkerPool:
             self._explained = True
 
     def dismiss_busy(self) -> None:
-        """End the workers that still compute what nobody waits for any more, such as a second copy of a task."""
+        """End the workers that still compute what nobody waits for, such as a second copy of a task."""
         for name, queue in list(self._pending.items()):
             if any(asked != START for _, asked in queue):
                 self.dismiss(name)
@@ -184,7 +184,7 @@ class RayWorkerPool:
         for name in list(self.handles):
             self.dismiss(name)
 
-    # -- what they are asked, and answer ----------------------------------------------------------------------
+    # -- what they are given to do, and answer ----------------------------------------------------------------
 
     def measure(self, name: str, inputs: Any, request: TuningRequest) -> None:
         """Ask a worker to measure what the search for the fastest engine needs."""
@@ -206,7 +206,7 @@ class RayWorkerPool:
             self._awaited[reference] = name
 
     def arrivals(self, seconds: float) -> list[Arrival]:
-        """What has come in. Each worker answers in order, so one reference of each is waited for.
+        """What has come in. Each worker answers in order, so only its first reference is waited for.
 
         Raises:
             RayDied: no worker will answer any more.
@@ -242,7 +242,7 @@ CAUSE = re.compile(r"[\w.]*(?:Error|Exception|Interrupt)\b:? ")
 
 
 def _short(error: BaseException) -> str:
-    """Ray's long messages, cut to the line of the cause, or else to their first line."""
+    """The line of one of Ray's long messages that names the cause, or else its first line."""
     if "node has died" in str(error):
         return NODE_LOST
     lines = [line.strip() for line in printable(ANSI.sub("", str(error))).splitlines() if line.strip()]
@@ -251,9 +251,9 @@ def _short(error: BaseException) -> str:
 
 
 def look_of(prepared: PreparedJob) -> DeclaredObservables | None:
-    """What workers must see `observe` return; None where that was seen already.
+    """What workers must see `observe` return; None where that was checked already.
 
-    It is what the problem names: a convexity map holds more, and what is asked for ranges or eigenvectors holds less.
+    It is what the problem names: a convexity map holds more, and a request for ranges or eigenvectors holds less.
     """
     if prepared.looked:
         return None
@@ -261,7 +261,7 @@ def look_of(prepared: PreparedJob) -> DeclaredObservables | None:
 
 
 def share_samples(samples: Samples, room: int) -> Any:
-    """The samples as one object, which the workers of a node share; in pieces where one object would be too large.
+    """The samples as one object that the workers of a node share, or in pieces where it would be too large.
 
     Args:
         room: bytes that one object may have.

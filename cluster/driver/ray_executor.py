@@ -32,18 +32,18 @@ Answer = TypeVar("Answer")
 
 POLL_SECONDS = 0.25
 GATHER_SECONDS = 10.0  # how long an item for several workers waits for more of them to start
-KEPT_SETTINGS = 4  # each takes the weights and the axes once; measures go through dozens of lines, one after another
+KEPT_SETTINGS = 4  # each holds the weights and the axes; measures go through dozens of lines, one after another
 NO_GRID = Grid((), ())
 
 
 class RayExecutor(Executor):
-    """Has work items computed by the workers of a pool.
+    """Lets the workers of a pool compute work items.
 
-    An item whose worker is lost goes to another one, and one that raises is tried as often as a task is. An item that
-    takes far longer than others is given to a second worker as well, and a worker that hangs is replaced.
+    An item whose worker is lost goes to another one. An item that raises is tried as often as a task is. An item that
+    takes far longer than others is also given to a second worker, and a worker that hangs is replaced.
 
     Args:
-        pool: who opened it ends it.
+        pool: it is ended by whoever opened it.
         stop: is asked several times a second; when true, `Interrupted` is raised.
     """
 
@@ -61,9 +61,9 @@ class RayExecutor(Executor):
         self._numbers = itertools.count()
         # By identity; the setting is kept, so that it stays unique.
         self._settings: dict[int, tuple[EvaluationSetting, Any]] = {}
-        self._asked: dict[WorkerQuery, tuple[Any, WorkItem[Any]]] = {}  # what each is about, and the work item
+        self._asked: dict[WorkerQuery, tuple[Any, WorkItem[Any]]] = {}  # inputs of the setting, and the work item
         self._answers: dict[WorkerQuery, Any] = {}
-        self._raised: dict[WorkerQuery, str] = {}  # by what is asked of one worker apart from the schedule
+        self._raised: dict[WorkerQuery, str] = {}  # what user code raised in queries apart from the schedule
         self._device = ""
 
     # -- what an executor does -------------------------------------------------------------------------------
@@ -81,12 +81,12 @@ class RayExecutor(Executor):
                 self._round()
             return [self._answers[query] for query in queries]
         finally:
-            self._schedule.abandon()  # where one of them cannot be answered
-            self._schedule.holders.clear()  # workers go on with what they have; nothing of it is asked for again
+            self._schedule.abandon()  # those that are left, where one cannot be answered
+            self._schedule.holders.clear()  # workers go on with what they have, but nobody waits for it
             self._forget(queries)
 
     def ask_apart(self, setting: EvaluationSetting, item: WorkItem[Answer], times: int) -> list[Answer]:
-        """The answers of several workers, each set anew; of as many different ones as start within a while."""
+        """The answers of several workers, each of which is set anew; different ones, if enough start within a while."""
         end = self._clock() + GATHER_SECONDS
         while (len(self._pool.ready) < min(times, self._pool.size) and self._clock() < end) or not self._pool.ready:
             self._round()
@@ -104,7 +104,7 @@ class RayExecutor(Executor):
         return answers
 
     def _ask_one(self, name: str, query: WorkerQuery) -> str:
-        """Have one worker answer, apart from the schedule, unless it is lost; what user code raised, else nothing."""
+        """Let one worker answer, apart from the schedule; what user code raised, '' where it answered or is lost."""
         self._send(name, query)
         while query not in self._answers and query not in self._raised and name in self._pool.handles:
             self._round()
@@ -132,13 +132,13 @@ class RayExecutor(Executor):
         if receipt is None:
             return
         assert isinstance(query, WorkerQuery)
-        awaited = query in self._asked  # else another worker was quicker, or the call that asked it has ended
-        if receipt.fatal and awaited:
+        is_awaited = query in self._asked  # else another worker was quicker, or the call that asked it has ended
+        if receipt.fatal and is_awaited:
             raise JobError(receipt.cause)
         self._manager.note_answer()
-        if "answer" in receipt.details or not awaited:
+        if "answer" in receipt.details or not is_awaited:
             self._schedule.judge_result(name, query, self._clock())
-            if awaited:
+            if is_awaited:
                 self._answers.setdefault(query, receipt.details["answer"])
         elif query not in self._schedule.holders:
             self._raised[query] = receipt.cause
@@ -161,14 +161,14 @@ class RayExecutor(Executor):
             )
 
     def is_excused(self, task: WorkerQuery) -> bool:
-        """No: a work item may be what kills its worker."""
+        """Never: it may be the work item that kills its worker."""
         return False
 
     def give_up(self, task: WorkerQuery, worker: WorkerHandle, cause: str) -> None:
-        """Raise for a work item that workers died of."""
+        """Raise the error of a work item of which workers died."""
         raise unanswered_error(self._asked[task][1].label, cause)
 
-    # -- what is asked ----------------------------------------------------------------------------------------
+    # -- the queries ------------------------------------------------------------------------------------------
 
     def _put(self, inputs: Any, setting: EvaluationSetting, items: Sequence[WorkItem[Any]]) -> list[WorkerQuery]:
         self._device = setting.plan.device
@@ -185,11 +185,11 @@ class RayExecutor(Executor):
 
     def _inputs(self, setting: EvaluationSetting) -> Any:
         """A reference to what the workers are set to; the last ones are kept in Ray's store."""
-        known = self._settings.pop(id(setting), None) or (setting, self._pack(setting))
-        self._settings[id(setting)] = known
+        entry = self._settings.pop(id(setting), None) or (setting, self._pack(setting))
+        self._settings[id(setting)] = entry
         while len(self._settings) > KEPT_SETTINGS:
             del self._settings[next(iter(self._settings))]
-        return known[1]
+        return entry[1]
 
     def _pack(self, setting: EvaluationSetting) -> Any:
         return self._pool.share(
@@ -203,7 +203,7 @@ class RayExecutor(Executor):
 
 @dataclass(frozen=True)
 class ClusterOptions(RunOptions):
-    """What `run` is told beside the job; its docstring describes each."""
+    """The options of `run` beside the job; its docstring describes each."""
 
     workers: int | None = None
     address: str | None = None
@@ -213,10 +213,10 @@ class ClusterOptions(RunOptions):
 
 @dataclass
 class LazyPool:
-    """A Ray session with its workers, from the first need of them to the end of the block.
+    """A Ray session with its workers, which start when they are first needed and end with the block.
 
-    Starting both takes seconds, which a level of refinement often does not. Once Ray runs, all that follows is computed
-    on it: what is computed in this process must not share it with a session.
+    Starting both takes seconds, and a level of refinement often takes less. Once Ray runs, everything is computed on
+    it, since this process must not compute while it holds a session.
     """
 
     options: ClusterOptions
@@ -238,13 +238,13 @@ class LazyPool:
             prepared: the job; every later one has its problem and its samples.
         """
         if self._hired is None:
-            # Importing Ray takes seconds, which what is computed here should not cost.
+            # Importing Ray takes seconds, in vain where everything is computed here.
             from cluster.driver.pool import RayWorkerPool
 
             options = self.options
             session = ray_session(prepared.job, options.address, options.workers, options.allow_open)
             placement = self._stack.enter_context(session)
-            # The handlers of signals come after `ray.init`, which installs some of its own.
+            # The signal handlers are installed after `ray.init`, which installs some of its own.
             signalled = self._stack.enter_context(graceful_stop())
             pool = RayWorkerPool(prepared, placement, options.workers)
             self._stack.callback(pool.close)
@@ -255,7 +255,7 @@ class LazyPool:
 
     @cached_property
     def metrics(self) -> Metrics:
-        """What Ray's metrics are told of the job."""
+        """The job's metrics in Ray."""
         from cluster.driver.pool import Metrics
 
         return Metrics()
@@ -276,7 +276,7 @@ def executor_of(
     """Within the block, an executor for work items about a landscape; its workers end with the block.
 
     Args:
-        evaluations: of all samples, that the work items cost, about; decides who computes.
+        evaluations: about how many evaluations of all samples the work items cost; decides who computes.
         serial: compute in this process, whatever it costs.
         workers: how many actors; default: as the job says, else one per GPU, else one per core.
         address: `host:port` or `auto` to attach to a cluster; default: RAY_ADDRESS, else a private local Ray.

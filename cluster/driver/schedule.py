@@ -1,4 +1,4 @@
-"""Which worker gets which task, and which task is tried again, checked or given up. The time is an argument."""
+"""Which worker gets which task, and which task is tried again, checked or given up. The time is always an argument."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Policy:
     Backups follow cubed's rule (`runtime/backup.py`): enough tasks done to know the median, and a task far over it.
     """
 
-    in_flight: int = 2  # so that the next task is at the worker when it ends one
+    in_flight: int = 2  # tasks of a worker, so that it has the next one when it ends one
     attempts: int = RetryRule.attempts
     kills: int = RetryRule.kills
     straggler_factor: float = 3.0
@@ -185,15 +185,15 @@ class TaskTimes(Generic[T]):
 
         Args:
             limit: from the median seconds of the last tasks of the same kind.
-            least: how many of these must have ended; those of a kind of which fewer have are let be.
+            least: how many of these must have ended; workers with a task of another kind are not reported.
         """
         limits = {kind: limit(self._median(kind)) for kind, ended in self._durations.items() if len(ended) >= least}
         lowest = min(limits.values(), default=None)
         for worker, (task, since) in self._running.items():
             if lowest is None or self._time - since <= lowest:
                 return  # the oldest come first: the others have run for less
-            known = limits.get(self._kind(task))
-            if known is not None and self._time - since > known:
+            limit_of_kind = limits.get(self._kind(task))
+            if limit_of_kind is not None and self._time - since > limit_of_kind:
                 yield worker
 
     def _median(self, kind: Hashable) -> float:
@@ -203,8 +203,7 @@ class TaskTimes(Generic[T]):
 
 
 class OpenWorkers:
-    """The workers that have fewer tasks than a worker may have; of two with as many tasks the one that has had that
-    many for longer comes first.
+    """The workers that may get another task. Of two with as many tasks, the one that got its last earlier comes first.
 
     Args:
         most: how many tasks a worker may have; one that has so many is not open.
@@ -237,9 +236,9 @@ class OpenWorkers:
 class TaskSchedule(Generic[T]):
     """The state of all tasks: queued, in flight at one worker or more, done, or given up; each in exactly one.
 
-    Workers run their tasks in the order in which they get them, so the first task in flight at a worker is the one
-    that it is running, or whose answer is lost with it where it dies right after. Of a task that is done only a count
-    is kept; an answer counts if the task is in flight at the worker that gives it.
+    Workers run their tasks in the order in which they get them. So the first task in flight at a worker is the one
+    that it is running, or the one whose answer is lost if it dies right after. Of tasks that are done only the number
+    is kept. An answer counts if the task is in flight at the worker that gives it.
 
     Attributes:
         queue: tasks that no worker has had yet.
@@ -257,7 +256,7 @@ class TaskSchedule(Generic[T]):
     ) -> None:
         """
         Args:
-            kind: of a task; how long it takes is compared with others of its kind alone.
+            kind: gives the kind of a task; its duration is compared with those of its kind alone.
         """
         self.policy = policy or Policy()
         self.queue = TaskQueue(tasks)
@@ -268,7 +267,7 @@ class TaskSchedule(Generic[T]):
         self.done = 0
         self.quarantined: set[T] = set()
         self.retries = self.backups = self.checks = 0
-        self._histories: dict[T, TaskHistory] = {}  # a task without one has had no trouble
+        self._histories: dict[T, TaskHistory] = {}  # of the tasks that have had trouble
         self._confirmed: Counter[str] = Counter()  # worker → its suspicious answers that others confirmed
         self.open_workers = OpenWorkers(self.policy.in_flight)
         self._times: TaskTimes[T] = TaskTimes(self.policy.longest_step, kind)
@@ -346,7 +345,7 @@ class TaskSchedule(Generic[T]):
         return fates[::-1]
 
     def find_hung(self, now: float) -> list[str]:
-        """The workers whose task has run far beyond the median of its kind, and at least for `hang_seconds`."""
+        """The workers whose task has run for far longer than the median of its kind, and for `hang_seconds` or more."""
         self._times.advance(now)
         policy = self.policy
         return list(self._times.find_beyond(lambda median: max(policy.hang_seconds, policy.hang_factor * median)))
@@ -364,7 +363,7 @@ class TaskSchedule(Generic[T]):
                 break  # a worker that has a task gets no straggler
 
     def next_for(self, worker: str, now: float) -> T | None:
-        """The task to send to a worker now; None where it has enough, is leaving, or nothing is left for it."""
+        """The task to send to a worker now; None where it has enough, is leaving, or no task is left for it."""
         self._times.advance(now)
         self.join(worker)
         tasks = self.in_flight[worker]
@@ -456,7 +455,7 @@ class TaskSchedule(Generic[T]):
         return ResultDecision("check")
 
     def note_failure(self, worker: str, task: T, now: float) -> Fate | None:
-        """What to do after user code raised: the task is tried again, on another worker if there is one, or given up.
+        """What to do after user code raised: try the task again, on another worker if there is one, or give it up.
 
         Returns:
             None where another worker still has the task, or it is done or given up already.

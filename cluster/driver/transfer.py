@@ -42,10 +42,10 @@ class SharedTensor:
 
 def pack(tensor: torch.Tensor) -> SharedTensor:
     """The bytes of a tensor, of any shape, type and device, as Ray can share them."""
-    plain = tensor.detach().cpu().contiguous()
-    # numpy has no bfloat16: the bytes travel, the type beside them.
-    bytes_ = plain.reshape(-1).view(torch.uint8).numpy().reshape(*plain.shape, plain.element_size())
-    return SharedTensor(bytes_, str(plain.dtype).removeprefix("torch."))
+    contiguous = tensor.detach().cpu().contiguous()
+    # numpy has no bfloat16, so the bytes travel, and the type beside them.
+    array = contiguous.reshape(-1).view(torch.uint8).numpy().reshape(*contiguous.shape, contiguous.element_size())
+    return SharedTensor(array, str(contiguous.dtype).removeprefix("torch."))
 
 
 def unpack(packed: SharedTensor) -> torch.Tensor:
@@ -69,9 +69,9 @@ def unpack_state(state: Mapping[str, SharedTensor]) -> dict[str, torch.Tensor]:
 
 @dataclass(frozen=True)
 class SeededTensors:
-    """A random direction as what it is drawn from, and the digest of what must come out.
+    """A random direction as its seed and rule, with the digest of the tensors that must come out.
 
-    A norm is a sum, and how many threads share it decides how it rounds: they are as many as the driver's.
+    A norm is a sum, which rounds differently when another number of threads share it; so the driver's number travels.
     """
 
     spec: SeededDirection
@@ -88,7 +88,7 @@ def pack_directions(
 ) -> list[Mapping[str, SharedTensor] | SeededTensors]:
     """The directions as tensors; random ones of more than `at_most` bytes as their seeds."""
     at_most = SEEDED_BYTES if at_most is None else at_most
-    return [_pack_direction(each, at_most) for each in directions]
+    return [_pack_direction(direction, at_most) for direction in directions]
 
 
 def _pack_direction(direction: DirectionTensors, at_most: int) -> Mapping[str, SharedTensor] | SeededTensors:
@@ -139,7 +139,7 @@ class PackedItems:
 
     Attributes:
         data: the bytes, uint8.
-        ends: int64 [items, 2], where each begins and ends.
+        ends: int64 [items, 2], where each item begins and ends in the data.
         lengths: how many samples each whole batch has; None for items.
         name: what messages call the data set.
     """
@@ -181,7 +181,7 @@ def pack_samples(samples: Samples, pickler: type[pickle.Pickler] = pickle.Pickle
 def item_pieces(
     samples: Collated | WholeBatches, size: int, pickler: type[pickle.Pickler] = pickle.Pickler
 ) -> Iterator[PackedItems]:
-    """The items in pieces of about `size` bytes; the last piece has no bytes, and says where all items end.
+    """The items in pieces of about `size` bytes; the last piece holds no items, and says where all of them end.
 
     Raises:
         JobError: a sample cannot be pickled.
@@ -189,18 +189,18 @@ def item_pieces(
     items = samples.items if isinstance(samples, Collated) else samples.batches
     at_once = max(1, size * len(items) // max(1, samples.nbytes))
     ends: list[np.ndarray] = []
-    before = 0
+    offset = 0
     for start in range(0, len(items), at_once):
         piece = pickle_items((items[k] for k in range(start, min(start + at_once, len(items)))), pickler)
-        ends.append(piece.ends + before)
-        before += len(piece.data)
+        ends.append(piece.ends + offset)
+        offset += len(piece.data)
         yield PackedItems(pack(piece.data), piece.ends, None)
-    none = pack(torch.empty(0, dtype=torch.uint8))
-    whole = np.concatenate(ends)
+    no_bytes = pack(torch.empty(0, dtype=torch.uint8))
+    all_ends = np.concatenate(ends)
     if isinstance(samples, Collated):
-        yield PackedItems(none, whole, None, samples.seed, samples.name)
+        yield PackedItems(no_bytes, all_ends, None, samples.seed, samples.name)
     else:
-        yield PackedItems(none, whole, samples.lengths)
+        yield PackedItems(no_bytes, all_ends, samples.lengths)
 
 
 def unpack_samples(samples: Any, problem: Problem) -> Samples:
@@ -213,7 +213,7 @@ def unpack_samples(samples: Any, problem: Problem) -> Samples:
 
 
 def samples_of(items: PickledItems, packed: PackedItems, problem: Problem) -> Samples:
-    """Items or whole batches as samples; `packed` says which, its bytes aside."""
+    """Items or whole batches as samples; `packed` says which of the two, and its bytes are not read."""
     if packed.lengths is not None:
         return WholeBatches(items, packed.lengths, problem.length is not None)
     return Collated(items, collate_of(problem.data), packed.seed, packed.name, problem.length)
@@ -223,17 +223,17 @@ def _map(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
     if isinstance(value, kind):
         return function(value)
     if isinstance(value, Mapping):
-        return {key: _map(each, kind, function) for key, each in value.items()}
+        return {key: _map(item, kind, function) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_map(each, kind, function) for each in value))
-    return type(value)(_map(each, kind, function) for each in value)
+        return type(value)(*(_map(item, kind, function) for item in value))
+    return type(value)(_map(item, kind, function) for item in value)
 
 
 # ----------------------------------------------------------------------------------------------------
 # Samples that are too large for one shared object: sent in pieces, and gathered in files that a node's workers share.
 #
-# The first worker of a node writes the files, which have no names; the others open them through that process, or
-# through any other worker that has them open. So no file is left behind, however the workers end.
+# The first worker of a node writes the files, which have no names. The others open them through that process, or
+# through another worker that has them open. So no file is left behind, however the workers end.
 
 PIECE_BYTES = 256 << 20
 
@@ -259,7 +259,7 @@ class SharedPoints:
 
 
 def pieces_of(samples: Samples, size: int = PIECE_BYTES) -> Iterable[TensorSamples]:
-    """No samples, in the structure of all; then all samples in pieces of about `size` bytes."""
+    """First a piece without samples that shows their structure, then all samples in pieces of about `size` bytes."""
     yield TensorSamples(empty_like(samples.rows))
     step = max(1, size * samples.length // max(1, samples.nbytes))
     for start in range(0, samples.length, step):
@@ -280,14 +280,14 @@ def gather(pieces: SamplePieces, fetch: Callable[[Any], Samples]) -> TensorSampl
     with FileLock(f"{registry}.lock"):
         holders = _read(registry)
         for holder in holders:
-            if holder["key"] == pieces.key and (found := _opened(holder, like)) is not None:
+            if holder["key"] == pieces.key and (files := _opened(holder, like)) is not None:
                 break
         else:
-            found = _collected(like, pieces.references[1:], fetch)
-        rows, descriptors, tensors = found
-        own = {"key": pieces.key, "pid": os.getpid(), "rows": rows, "files": [[d, *_name(d)] for d in descriptors]}
+            files = _collected(like, pieces.references[1:], fetch)
+        rows, descriptors, tensors = files
+        entry = {"key": pieces.key, "pid": os.getpid(), "rows": rows, "files": [[d, *_name(d)] for d in descriptors]}
         temporary = registry.with_suffix(f".{os.getpid()}")
-        temporary.write_text(json.dumps([*holders, own]))
+        temporary.write_text(json.dumps([*holders, entry]))
         temporary.replace(registry)
     return TensorSamples(fill_structure(like, tensors))
 
@@ -299,7 +299,7 @@ def _collected(like: Batch, references: Sequence[Any], fetch: Callable[[Any], Sa
     columns = TensorFiles(tensors_of(like))
     for reference in references:
         columns.append(tensors_of(fetch(reference).rows))
-    descriptors = [os.dup(each) for each in columns.descriptors()]
+    descriptors = [os.dup(descriptor) for descriptor in columns.descriptors()]
     return columns.rows, descriptors, columns.mapped()
 
 
@@ -327,17 +327,17 @@ def _name(descriptor: int) -> list[int]:
 
 
 def _folder() -> Path:
-    """The folder of the registry, which this user alone may write: it says which files are opened."""
-    found = Path(tempfile.gettempdir()) / f"landscape-{os.getuid()}"
-    found.mkdir(mode=0o700, exist_ok=True)
-    if found.stat().st_uid != os.getuid():
-        raise JobError(f"TMPDIR: {found} belongs to another user; point TMPDIR at a folder of your own")
-    return found
+    """The folder of the registry. As the registry says which files are opened, this user alone may write there."""
+    folder = Path(tempfile.gettempdir()) / f"landscape-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise JobError(f"TMPDIR: {folder} belongs to another user; point TMPDIR at a folder of your own")
+    return folder
 
 
 def _read(registry: Path) -> list[dict[str, Any]]:
     """The entries of the registry whose processes still live."""
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     with suppress(OSError, ValueError):
-        found = [each for each in json.loads(registry.read_text()) if Path(f"/proc/{each['pid']}").exists()]
-    return found
+        entries = [entry for entry in json.loads(registry.read_text()) if Path(f"/proc/{entry['pid']}").exists()]
+    return entries

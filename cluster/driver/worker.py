@@ -75,7 +75,7 @@ class LandscapeInputs:
 
 @dataclass(frozen=True)
 class DeclaredObservables:
-    """What `observe` is said to return, to be checked by the workers where the driver could not try it."""
+    """What `observe` is declared to return; the workers check it where the driver could not."""
 
     observables: tuple[str, ...]
     precision: Precision
@@ -85,8 +85,8 @@ class DeclaredObservables:
 class ProblemSource:
     """How a worker gets the problem: the callback, and where to import it from.
 
-    A callback that is a function is a list of one reference. It is opened after the worker has taken over the
-    driver's module path: opened with the actor's arguments, it would fail at the first module that is not found.
+    A callback that is a function comes as a list of one reference, which Ray does not follow. So the worker can take
+    over the driver's module path before it unpickles the function, which may need modules from there.
     """
 
     callback: str | list[Any] | Callable[[], Any]
@@ -101,7 +101,7 @@ class Receipt:
     """What a worker returns, as plain data: the outcome, or the cause and traceback of what user code raised.
 
     Attributes:
-        fatal: every other worker would fail in the same way.
+        fatal: whether every other worker would fail in the same way.
         said: what was logged meanwhile.
     """
 
@@ -114,7 +114,7 @@ class Receipt:
 
 
 def _reporting(work: Callable[..., Receipt]) -> Callable[..., Receipt]:
-    """The method, its receipt with what was logged meanwhile, for the driver to log."""
+    """The method, whose receipt then also holds what was logged meanwhile, for the driver to log."""
 
     @wraps(work)
     def call(self: Worker, *arguments: Any) -> Receipt:
@@ -148,7 +148,7 @@ class Worker:
     def start(self) -> Receipt:
         """Load the problem; the receipt says where this worker runs."""
         try:
-            sys.path[:0] = [each for each in self._source.path if each not in sys.path]
+            sys.path[:0] = [entry for entry in self._source.path if entry not in sys.path]
             callback = self._source.callback
             callback = self._fetch(callback) if isinstance(callback, list) else callback
             if self._source.folder.is_dir():  # on another machine it is the working directory that was shipped
@@ -163,20 +163,18 @@ class Worker:
         return Receipt(details=self.describe())
 
     def _look(self) -> None:
-        """Try `observe` on two samples, where that was left to the workers."""
+        """Try `observe` on two samples, where the driver leaves that to the workers."""
         look = self._source.look
         if look is None:
             return
-        found = first_look(self._model, self._observe, self._samples, look.precision, self._device).names
-        if found != look.observables:
-            raise JobError(f"observe: returns {', '.join(found)}, the problem names {', '.join(look.observables)}")
+        names = first_look(self._model, self._observe, self._samples, look.precision, self._device).names
+        if names != look.observables:
+            raise JobError(f"observe: returns {', '.join(names)}, the problem names {', '.join(look.observables)}")
 
     def describe(self) -> dict[str, Any]:
         """Where this worker runs: host, node, process, device."""
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         return {
-            "host": socket.gethostname(), "node": self._node(), "pid": os.getpid(),
-            "device": self._device.type, "visible_devices": visible,
+            "host": socket.gethostname(), "node": self._node(), "pid": os.getpid(), "device": self._device.type,
         }  # fmt: skip
 
     @_reporting
@@ -235,15 +233,17 @@ class Worker:
         return Receipt(details={"answer": answer})
 
     def _load(self, inputs: Sequence[Any]) -> tuple[LandscapeInputs, Evaluator]:
-        """The landscape and an evaluator that is set to it; both are kept until a task of another landscape comes."""
+        """The landscape and an evaluator set to it; both are kept until a task of another landscape comes."""
         key = repr(inputs[0])
         if self._evaluator is None or key != self._loaded:
             self._inputs: LandscapeInputs = self._fetch(inputs[0])
             self._loaded, self._trials, self._context = "", None, None
             if self._evaluator is not None and self._evaluator.plan != self._inputs.plan:
-                self._evaluator = None  # first, as the device may hold model and samples only once
+                self._evaluator = None  # before the new one, as the device may hold model and samples only once
             origin = unpack_state(self._inputs.origin)
-            directions = [unpack_direction(each, origin, self._parameters) for each in self._inputs.directions]
+            directions = [
+                unpack_direction(direction, origin, self._parameters) for direction in self._inputs.directions
+            ]
             if self._evaluator is None:
                 self._evaluator = Evaluator(
                     self._model, self._samples, self._observe, self._inputs.plan, self._device, origin, directions
@@ -255,7 +255,7 @@ class Worker:
 
 
 def receive_samples(shared: Any, problem: Problem, fetch: Fetch) -> Samples:
-    """What the pool has shared: one object, pieces that are gathered into files of the node, or that of every set."""
+    """The samples that the pool has shared: as one object, in pieces for files of the node, or apart for every set."""
     if isinstance(shared, SharedPoints):
         sets = {name: receive_samples(points, problem, fetch).rows for name, points in shared.sets.items()}
         return PointSets(sets)
@@ -285,7 +285,7 @@ def _reduced(evaluator: Evaluator) -> dict[str, int]:
 # ----------------------------------------------------------------------------------------------------
 # The protocol between the driver and its workers, whether Ray carries it or a simulation.
 
-LOOK_SECONDS = 2.0  # between two questions for what the cluster has
+LOOK_SECONDS = 2.0  # between two looks at what the cluster has
 NODE_LOST = "its node is lost"
 START: Final = "start"  # START and MEASURE are asked of a worker apart from its tasks
 MEASURE: Final = "measure"
@@ -293,7 +293,7 @@ MEASURE: Final = "measure"
 
 @dataclass(frozen=True, slots=True)
 class WorkerQuery:
-    """A work item that a worker is given, by its number."""
+    """The number of a work item that a worker is given."""
 
     number: int
 
@@ -307,7 +307,7 @@ class WorkerHandle:
 
     Attributes:
         actor: what carries the calls; None in a simulation.
-        ready: it has loaded the problem; the fields up to `device` are known from then on.
+        ready: whether it has loaded the problem; the fields up to `device` are known from then on.
         tasks, points, seconds: what it has done so far.
     """
 
@@ -342,7 +342,7 @@ class Arrival:
     Attributes:
         asked: START, MEASURE, the task or the query.
         receipt: the answer; None where the worker will never give one.
-        lost: why not.
+        lost: why it never will.
     """
 
     worker: str

@@ -125,9 +125,10 @@ def relay_log(worker: WorkerHandle, receipt: Receipt) -> None:
     relay(receipt.said, worker.name, worker.host, worker.node)
 
 
-LOADS = 3  # workers that fail to load the problem while none has loaded it, until the job ends
-DEATHS = 3  # in a row and per worker, without a task done in between, until the job ends
-IDLE_SECONDS = 120.0  # with no worker but those that are left out, until the job ends
+# What ends a job:
+LOADS = 3  # so many workers fail to load the problem, and none has loaded it
+DEATHS = 3  # so many deaths in a row for each worker, without a finished task in between
+IDLE_SECONDS = 120.0  # for so long all workers are left out
 
 
 T = TypeVar("T", bound=Hashable)
@@ -135,7 +136,7 @@ TaskT = TypeVar("TaskT", contravariant=True)
 
 
 class Workload(Protocol[TaskT]):
-    """What the workers compute, as far as it bears on who may work for it."""
+    """What the workers compute, as far as it decides who may work."""
 
     def admit(self, worker: WorkerHandle) -> None:
         """Take note of a worker that has loaded the problem.
@@ -145,7 +146,7 @@ class Workload(Protocol[TaskT]):
         """
 
     def is_excused(self, task: TaskT) -> bool:
-        """Whether the death of a worker that had this task first is not charged to the task."""
+        """Whether a death is not charged to this task, which was the worker's first."""
 
     def give_up(self, task: TaskT, worker: WorkerHandle, cause: str) -> None:
         """Note that a task will not be tried again."""
@@ -201,7 +202,7 @@ class WorkerManager(Generic[T]):
             self._dismiss(name, blame=False, cause="")
 
     def _refuse_idle_workers(self) -> None:
-        """Workers that are left out keep their places, which the workers that are still waited for may need.
+        """End the job if only workers that are left out remain: they keep their places, which others may need.
 
         Raises:
             JobError: for too long there has been no other worker.
@@ -212,7 +213,7 @@ class WorkerManager(Generic[T]):
             raise self._refusal
 
     def receive(self, arrival: Arrival) -> Receipt | None:
-        """The receipt of what a worker was given to do; None where it is lost, or has only started.
+        """The receipt of a worker's work; None where the worker is lost, or has only started.
 
         Raises:
             JobError, LandscapeError: as `take_on` and `lose` do.
@@ -232,7 +233,7 @@ class WorkerManager(Generic[T]):
     # -- workers that start -----------------------------------------------------------------------------------
 
     def take_over(self) -> None:
-        """Give the workers to the schedule that have loaded the problem already, for an earlier landscape.
+        """Let the schedule use the workers that have loaded the problem already, for an earlier landscape.
 
         Raises:
             JobError: their device does not suit.
@@ -242,7 +243,7 @@ class WorkerManager(Generic[T]):
             self._schedule.join(worker.name)
 
     def take_on(self, name: str, receipt: Receipt) -> None:
-        """Give a worker that has loaded the problem to the schedule.
+        """Let the schedule use a worker that has loaded the problem.
 
         Raises:
             JobError: it has another kind of device than the stored values or the other workers, or none can load the
@@ -254,7 +255,7 @@ class WorkerManager(Generic[T]):
         self._failed_loads = 0
         worker = self._pool.note_start(name, receipt)
         # Earlier workers already agree, so comparing with one is enough.
-        other = next((each for each in self._pool.ready.values() if each is not worker), worker)
+        other = next((ready for ready in self._pool.ready.values() if ready is not worker), worker)
         if other.device != worker.device:
             raise JobError(
                 f"device: {worker.place} has {worker.device}, the other workers {other.device}, and their bits would "
@@ -265,7 +266,10 @@ class WorkerManager(Generic[T]):
         log_ready(worker)
 
     def _refuse_start(self, name: str, cause: str) -> None:
-        """The driver has loaded the problem itself: one worker that cannot may be at fault, all of them are not."""
+        """Part with a worker that cannot load the problem, or end the job if none can.
+
+        The driver has loaded the problem itself, so a single worker that fails may be at fault.
+        """
         self._failed_loads += 1
         if not self._pool.ready and self._failed_loads >= LOADS:
             raise JobError(f"problem: fails to load on {name}: {cause}")
