@@ -1,4 +1,4 @@
-"""A cluster's address, checked before Ray attaches: does a head answer there, and does it run code of anybody."""
+"""A cluster's address, checked before Ray attaches: whether a head answers there, and whether it asks for a token."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Literal
 from landscape.core.errors import ClusterUnreachableError, JobError, quoted
 
 CONNECT_SECONDS = 5.0
-ASKED_AGAIN = 2  # a jump of the clock can use up the time to answer
+ASKED_AGAIN = 2  # times, since a jump of the clock can use up the time to answer
 LISTENING = "0A"  # the state of a socket in /proc/net
 SOCKET_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 IN_A_RAY_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
@@ -25,9 +25,9 @@ Answer = Literal["open", "token", "tls", "none"]
 
 
 def check_address(address: str, allow_open: bool) -> Answer:
-    """How the cluster answers a client without a token; refused where anybody can run code on it, or none answers.
+    """How the cluster answers a client without a token.
 
-    Inside a Ray job the address is that of the cluster it runs on: whoever submitted it has decided.
+    Inside a Ray job the address is that of the cluster it runs on, and whoever submitted the job has decided.
 
     Raises:
         JobError: it is not host:port, or answers beyond loopback and asks for no token.
@@ -59,8 +59,8 @@ def check_address(address: str, allow_open: bool) -> Answer:
 def refuse_strangers(host: str, port: int, place: str) -> None:
     """Refuse a cluster elsewhere that asks for no token; warn of one on this machine that other machines reach.
 
-    Whoever reaches such a cluster can run code on it (CVE-2023-48022). Ray's head listens on every interface
-    whatever it is told, so that a head of the user's own, called by loopback, is worth a warning and no refusal.
+    Whoever reaches such a cluster can run code on it (CVE-2023-48022). As Ray's head listens on every interface
+    whatever its options say, the user's own head, called by loopback, is worth a warning and no refusal.
 
     Raises:
         JobError: it is called by an address that is not loopback.
@@ -94,7 +94,7 @@ def head_place(address: str) -> tuple[str, int]:
 
 
 def wrong_token(who: str) -> ClusterUnreachableError:
-    """The error where a token is asked for: none was sent, and why, or the one that was sent is refused."""
+    """The error where a cluster asks for a token: why none was sent, or that the one that was sent is refused."""
     missing = missing_token()
     complaint = f"no token was sent ({missing}), and {who} asks for a token" if missing else f"{who} refuses the token"
     if missing.startswith("RAY_AUTH_TOKEN_PATH="):
@@ -124,10 +124,10 @@ def is_loopback(host: str) -> bool:
 def is_beyond(host: str, port: int) -> bool:
     """Whether what answers at host:port answers other machines too.
 
-    A head that listens on every interface answers on loopback as well: what it is bound to counts, where /proc tells.
-    A port that is forwarded from loopback alone passes; its other end is for its owner to guard.
+    A head that listens on every interface answers on loopback as well, so the addresses that it is bound to decide,
+    where /proc shows them. A port that is forwarded from loopback passes; its owner must guard the other end.
     """
-    return not is_loopback(host) or not all(is_loopback(each) for each in bound_addresses(port))
+    return not is_loopback(host) or not all(is_loopback(bound) for bound in bound_addresses(port))
 
 
 def bound_addresses(port: int) -> list[str]:
@@ -152,7 +152,7 @@ def _sockets() -> Iterator[tuple[str, str, str]]:
 
 
 def _address(content: str) -> str:
-    """The address that Linux writes as words of four bytes, each in the machine's order; IPv4 where it is mapped."""
+    """The address of words of four bytes in the machine's order, as Linux writes them; a mapped IPv4 one as IPv4."""
     words = (bytes.fromhex(content[i : i + 8]) for i in range(0, len(content), 8))
     packed = b"".join(word[::-1] if sys.byteorder == "little" else word for word in words)
     address = ipaddress.ip_address(packed)
@@ -160,7 +160,7 @@ def _address(content: str) -> str:
 
 
 def has_token() -> bool:
-    """Whether this process would show a token: only where it is told to, and finds one."""
+    """Whether this process would show a token: RAY_AUTH_MODE must say so, and there must be one."""
     return not missing_token()
 
 
@@ -186,9 +186,9 @@ def missing_token() -> str:
 
 def token() -> str:
     """The token that Ray would show from here; '' where it finds none."""
-    given = os.environ.get("RAY_AUTH_TOKEN", "").strip()
-    if given:
-        return given
+    value = os.environ.get("RAY_AUTH_TOKEN", "").strip()
+    if value:
+        return value
     named = os.environ.get("RAY_AUTH_TOKEN_PATH")
     try:
         return (Path(named) if named else Path.home() / ".ray" / "auth_token").read_text().strip()
@@ -201,14 +201,14 @@ def _cluster_here() -> str | None:
     from ray._private import services
 
     try:
-        found = services.get_ray_address_from_environment("auto", None)
+        address = services.get_ray_address_from_environment("auto", None)
     except ConnectionError:
         return None
-    return None if found is None else str(found)
+    return None if address is None else str(address)
 
 
 def _refuse_unreachable(address: str, host: str, port: int) -> None:
-    """Ray waits a minute for a cluster that is not there; a connection attempt tells in seconds."""
+    """Refuse an address that takes no connection within seconds; Ray would wait for a minute."""
     try:
         socket.create_connection((host, port), CONNECT_SECONDS).close()
     except OSError as error:
@@ -218,16 +218,16 @@ def _refuse_unreachable(address: str, host: str, port: int) -> None:
 def ask(place: str, seconds: float = CONNECT_SECONDS, token: str = "") -> Answer:
     """Whether the head at host:port answers a client without a token: `open`, `token`, or `none` for no head.
 
-    With a token, `token` says that this is not the one. Ray has no call for either: its own clients show what they
-    have, and try a wrong one for half a minute. The question is the first that every client
-    asks, for the cluster's id; the empty message is a valid one.
+    Where a token is given, the answer `token` means that it is wrong. Ray has no call for either: its own clients show
+    the token that they have, and try a wrong one for half a minute. What is asked here is what every client asks first,
+    the cluster's id, for which an empty message is valid.
     """
     import grpc
 
     def as_it_is(content: bytes) -> bytes:
         return content
 
-    # As Ray itself does: a proxy for the web is not the way to a cluster.
+    # A proxy for the web is no way to a cluster; Ray itself uses none either.
     with grpc.insecure_channel(place, options=[("grpc.enable_http_proxy", 0)]) as channel:
         question = channel.unary_unary(
             "/ray.rpc.NodeInfoGcsService/GetClusterId", request_serializer=as_it_is, response_deserializer=as_it_is

@@ -1,4 +1,4 @@
-"""What a command shows: progress on stderr, a bar on a terminal and a line per 10 % elsewhere; data alone on stdout."""
+"""What a command shows: progress on stderr, as a bar on a terminal or a line for every 10 %; and data on stdout."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def align(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def progress_text(progress: Progress) -> str:
-    """One line on a landscape: how much, how fast, how long to go, what went wrong."""
+    """One line on a landscape: how much is done, how fast, how long the rest takes, what went wrong."""
     share = progress.points_done / progress.points if progress.points else 1.0
     parts = [f"{progress.landscape}: {progress.points_done}/{progress.points} points ({share:.0%})"]
     if progress.rate > 0:
@@ -43,7 +43,7 @@ def progress_text(progress: Progress) -> str:
 
 
 def _fields(progress: Progress) -> dict[str, Any]:
-    """The same for machines."""
+    """The fields of `progress_text` for machines."""
     return {
         "landscape": progress.landscape,
         "seconds": round(progress.seconds, 3),
@@ -73,7 +73,7 @@ def is_watched() -> bool:
 
 @contextlib.contextmanager
 def show_progress(observer: Observer | None) -> Iterator[Observer]:
-    """The observer; without one, a progress display where a person watches."""
+    """The observer; where there is none, a progress display if a person watches."""
     if observer is not None:
         yield observer
     elif is_watched():
@@ -95,22 +95,23 @@ class _Stages(logging.Handler):
 
 
 class ProgressDisplay:
-    """An observer of `Progress`, as a context manager; within it, the stages of the job are shown too.
+    """An observer of `Progress`, as a context manager, which also shows the stages of the job.
 
-    On a terminal and in a notebook a bar; elsewhere lines, which tell of stages only once the job is known to be good.
+    On a terminal and in a notebook it shows a bar. Elsewhere it writes lines, and only on stages after the job was
+    checked.
     """
 
     def __init__(self, screen: Console | None = None) -> None:
         """
         Args:
-            screen: where the bar is drawn; default: stderr, where a person watches it, else there is no bar.
+            screen: where the bar is drawn; default: stderr, if a person watches it, else there is no bar.
         """
         self._screen = screen
         self._bar: Any = None
         self._stage: Any = None
         self._tasks: dict[str, Any] = {}
-        self._told: dict[str, int] = {}
-        self._said: set[str] = set()
+        self._tenths: dict[str, int] = {}  # landscape → how many tenths of it the last line reported
+        self._shown_stages: set[str] = set()
         self._level = logging.NOTSET
         self._stages = _Stages(self.stage, self.note)
         self.landscapes: set[str] = set()
@@ -148,20 +149,20 @@ class ProgressDisplay:
             stages.setLevel(self._level)
             stages.propagate = True
 
-    def stage(self, what: str) -> None:
+    def stage(self, text: str) -> None:
         """Show the present stage, before the points and between landscapes."""
         if self._bar is None:
-            if what != PREPARING and what not in self._said and not in_detail():
-                self._said.add(what)
-                write_remark(what, "stage")
+            if text != PREPARING and text not in self._shown_stages and not in_detail():
+                self._shown_stages.add(text)
+                write_remark(text, "stage")
             return
         self._end_stage()
-        self._stage = self._bar.add_task(what, total=None, note="")
+        self._stage = self._bar.add_task(text, total=None, note="")
 
-    def note(self, what: str) -> None:
-        """Show the progress of the present stage, on a terminal only: elsewhere it would be a line per candidate."""
+    def note(self, text: str) -> None:
+        """Show the progress of the present stage, on a terminal only: elsewhere it would take a line per candidate."""
         if self._bar is not None and self._stage is not None:
-            self._bar.update(self._stage, note=what)
+            self._bar.update(self._stage, note=text)
 
     def _end_stage(self) -> None:
         if self._stage is not None:
@@ -184,22 +185,22 @@ class ProgressDisplay:
     def _line(self, progress: Progress) -> None:
         settled = progress.points - progress.left
         tenth = 10 * settled // progress.points if progress.points else 10
-        if self._told.get(progress.landscape) != tenth:
-            self._told[progress.landscape] = tenth
+        if self._tenths.get(progress.landscape) != tenth:
+            self._tenths[progress.landscape] = tenth
             write_remark(progress_text(progress), "progress", **_fields(progress))
 
 
 # ----------------------------------------------------------------------------------------------------
-# The descriptors of a command: stdout for data alone, a stderr that may fail, Ray's native lines kept off both.
+# The descriptors of a command: stdout holds only data, stderr may fail, and Ray's native lines go to neither.
 
 _own = False  # whether this process is the command, so that it may redirect the descriptors 0 to 2
 
 
 class LossyFile(io.FileIO):
-    """A descriptor that drops what it cannot write: neither a closed pipe nor a full disk ends a job."""
+    """A file that drops what it cannot write, so that neither a closed pipe nor a full disk ends a job."""
 
     def write(self, data: Buffer, /) -> int:
-        """Write what can be written; returns the bytes taken, which are all of them where writing fails."""
+        """Write what can be written; returns how many bytes were written, or all of them where writing fails."""
         size = memoryview(data).nbytes
         try:
             written: int | None = super().write(data)
@@ -209,28 +210,28 @@ class LossyFile(io.FileIO):
 
 
 def open_standard() -> None:
-    """Put /dev/null where stdin, stdout or stderr is closed: else a file of the run would take its number."""
+    """Put /dev/null where stdin, stdout or stderr is closed, so that no file of the run takes its number."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
-            # The lowest free number is given out, which is this one: those below it are open by now.
+            # The system gives the lowest free number, which is this one, as those below it are open by now.
             os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(number, True)
 
 
 def own_descriptors() -> None:
-    """Make this process's descriptors the command's own: Python's stderr keeps working whatever becomes of fd 2."""
+    """Let this process redirect its descriptors; Python's stderr keeps working whatever becomes of descriptor 2."""
     global _own
     open_standard()
     sys.stderr = open_lossy(os.dup(2), getattr(sys.stderr, "encoding", None) or "utf-8")
-    # Python has none where it was closed.
+    # It is None where stdout was closed.
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     _own = True
 
 
 def leave_stderr_to(descriptor: int) -> None:
-    """Have all that is printed to stderr from now on, by Python or below it, go to a descriptor."""
+    """Send everything that Python or native code prints to stderr from now on to a descriptor."""
     sys.stderr = open_lossy(descriptor)
     os.dup2(descriptor, 2)
 
@@ -243,36 +244,36 @@ def open_lossy(descriptor: int, encoding: str = "utf-8") -> TextIO:
 
 @contextlib.contextmanager
 def divert_stdout() -> Iterator[None]:
-    """Within the block, everything printed goes to stderr: what user code and its libraries print is no data."""
+    """Within the block, everything printed goes to stderr, as what user code and its libraries print is no data."""
     if sys.stdout is sys.stderr:
         yield
         return
-    stdout, kept = sys.stdout, None
+    stdout, descriptor = sys.stdout, None
     stdout.flush()
     if _own:
-        kept = os.dup(1)
+        descriptor = os.dup(1)
         os.dup2(2, 1)
     sys.stdout = sys.stderr
     try:
         yield
     finally:
         sys.stdout = stdout
-        if kept is not None:
-            os.dup2(kept, 1)
-            os.close(kept)
+        if descriptor is not None:
+            os.dup2(descriptor, 1)
+            os.close(descriptor)
 
 
 @contextlib.contextmanager
 def without_native_text(keep: bool) -> Iterator[None]:
     """Within the block what native code writes to stdout and stderr is dropped; Python's own stderr is not touched.
 
-    Ray's C++ core logs there whatever its settings say, and once its cluster is gone to the very end of the process.
-    In a program that is not this command's nothing is done: its loggers may hold the descriptor itself.
+    Ray's C++ core logs there whatever its settings say, and when its cluster is gone, to the end of the process. Where
+    the process is not the command, this does nothing, as loggers of the program may hold the descriptor itself.
     """
     if keep or not _own:
         yield
         return
-    kept = [os.dup(number) for number in (1, 2)]
+    copies = [os.dup(number) for number in (1, 2)]
     nothing = os.open(os.devnull, os.O_WRONLY)
     for number in (1, 2):
         os.dup2(nothing, number)
@@ -284,23 +285,23 @@ def without_native_text(keep: bool) -> Iterator[None]:
         restore = False
         raise
     finally:
-        for number, before in zip((1, 2), kept, strict=True):
+        for number, copy in zip((1, 2), copies, strict=True):
             if restore:
-                os.dup2(before, number)
-            os.close(before)
+                os.dup2(copy, number)
+            os.close(copy)
 
 
 @contextlib.contextmanager
 def stdout_as_it_is() -> Iterator[Callable[[str], None]]:
-    """Within the block, a function that prints a line where stdout leads now, also while native text is dropped."""
+    """Within the block, a function that prints lines to where stdout leads now, even while native text is dropped."""
     if not _own:
         yield put
         return
     sys.stdout.flush()
-    with open_lossy(os.dup(1)) as kept:
+    with open_lossy(os.dup(1)) as stream:
 
         def put_line(text: str) -> None:
-            print(text, file=kept, flush=True)
+            print(text, file=stream, flush=True)
 
         yield put_line
 

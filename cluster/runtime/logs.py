@@ -1,7 +1,7 @@
 """What the commands write to stderr, as text for people or as one JSON object a line for machines; and workers' logs.
 
-A log call gives the event and its fields with `event_fields`. As text, only the message is shown. What a process
-reports to its supervisor is here as well, since the fields of every event are reported to it.
+A log call gives the event and its fields with `event_fields`; as text, only the message is shown. Reports of a process
+to its supervisor are here as well, since the fields of every event are among them.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from landscape.core.errors import INTERRUPTED, JobError, one_line, printable, qu
 from landscape.core.errors import masked as masked  # where who writes to a terminal looks for it
 
 # ----------------------------------------------------------------------------------------------------
-# The pipe over which a child reports to its supervisor. In a process without a supervisor nothing is reported.
+# The pipe over which a child reports to its supervisor. A process without a supervisor reports nothing.
 
 _pipe: int | None = None
-ray_lost = False  # it was reported that the private Ray is gone: the supervisor says so to the user, and goes on
-avoid_here = False  # an earlier process died while it computed this job by itself
+ray_lost = False  # whether the loss of the private Ray was reported; the supervisor tells the user, and goes on
+avoid_here = False  # whether an earlier process died while it computed this job by itself
 
 
 def attach(pipe: int, here_failed: bool) -> None:
     """Report over this pipe from now on.
 
     Args:
-        here_failed: an earlier process died while user code computed in it.
+        here_failed: whether an earlier process died while user code computed in it.
     """
     global _pipe, avoid_here
     _pipe, avoid_here = pipe, here_failed
@@ -59,12 +59,12 @@ def tell(**report: object) -> None:
 Format = Literal["text", "json"]
 FORMATS = ("text", "json")
 VARIABLE = "LANDSCAPE_LOG_FORMAT"
-# In this order, and first; an event may have further fields of its own.
+# They come first, in this order; an event may have others.
 FIELDS = ("run", "landscape", "task", "worker", "host", "node", "attempt", "cause", "seconds")
 LONGEST = 2000  # characters of a worker's message that travel
-LONGEST_LINE = 1 << 16  # characters of what is printed that make one line
+LONGEST_LINE = 1 << 16  # characters after which a printed line is cut
 MOST = 20  # messages that travel with one receipt
-# Text logs show only critical events of these loggers: what every worker or task repeats would hide the rest.
+# Text logs show only critical events of these loggers, which every worker or task may repeat.
 WORKERS, TASKS = "landscape.workers", "landscape.tasks"
 
 
@@ -74,8 +74,8 @@ def event_fields(event: str, **fields: Any) -> dict[str, Any]:
     >>> event_fields("worker-lost", worker="worker-1", node="")
     {'event': 'worker-lost', 'fields': {'worker': 'worker-1'}}
     """
-    known = {name: fields[name] for name in FIELDS if name in fields}
-    return {"event": event, "fields": {k: v for k, v in (known | fields).items() if v not in (None, "")}}
+    ordered = {name: fields[name] for name in FIELDS if name in fields}
+    return {"event": event, "fields": {k: v for k, v in (ordered | fields).items() if v not in (None, "")}}
 
 
 class Text(logging.Formatter):
@@ -118,7 +118,7 @@ class Stderr(logging.Handler):
     """Writes to whatever sys.stderr is at the moment: a program that calls a command may have replaced it."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the record; what cannot be written is told as the logging module tells it."""
+        """Write the record; where that fails, the logging module handles the error."""
         try:
             _put_line(self.format(record))
         except Exception:
@@ -138,16 +138,16 @@ def choose_format(given: str | None = None) -> Format:
 
 
 def common_options(arguments: list[str]) -> tuple[list[str], bool, str | None]:
-    """The arguments without what every command takes; whether --debug is given; the value of --log-format."""
-    left, form = [], None
-    given = iter(arguments)
-    for each in given:
-        name, equals, value = each.partition("=")
+    """The arguments without the options of every command; whether --debug is given; the value of --log-format."""
+    others, form = [], None
+    remaining = iter(arguments)
+    for argument in remaining:
+        name, equals, value = argument.partition("=")
         if name == "--log-format":
-            form = value if equals else next(given, "")
-        elif each != "--debug":
-            left.append(each)
-    return left, "--debug" in arguments, form
+            form = value if equals else next(remaining, "")
+        elif argument != "--debug":
+            others.append(argument)
+    return others, "--debug" in arguments, form
 
 
 def begin(arguments: list[str]) -> None:
@@ -160,13 +160,13 @@ def begin(arguments: list[str]) -> None:
 
 
 def configure(form: Format, debug: bool) -> None:
-    """Send all that is logged, and Python's warnings, to stderr in this format; replaces what an earlier call set up.
+    """Send everything that is logged, and Python's warnings, to stderr in this format; replaces an earlier call.
 
-    Text shows what a person must know; JSON lines also tell of every task.
+    Text shows what a person must know; JSON lines also report every task.
     """
     root, handler = logging.getLogger(), Stderr()
     handler.setFormatter(JsonLines() if form == "json" else Text("%(message)s"))
-    root.handlers[:] = [*(each for each in root.handlers if not isinstance(each, Stderr)), handler]
+    root.handlers[:] = [*(other for other in root.handlers if not isinstance(other, Stderr)), handler]
     root.setLevel(logging.INFO if debug else logging.WARNING)
     logging.getLogger("landscape").setLevel(logging.INFO if form == "json" or debug else logging.WARNING)
     for name in (WORKERS, TASKS):
@@ -177,10 +177,10 @@ def configure(form: Format, debug: bool) -> None:
 def quieten(library: str) -> None:
     """Remove the handlers and levels that a library set up for its loggers when it was imported.
 
-    What goes wrong in it reaches the user as our errors; its own lines are shown with --debug.
+    Errors in it reach the user as errors of this package; its own lines are shown with --debug.
     """
-    below = [each for each in logging.root.manager.loggerDict if each.startswith(f"{library}.")]
-    for name in (library, *below):
+    loggers = [name for name in logging.root.manager.loggerDict if name.startswith(f"{library}.")]
+    for name in (library, *loggers):
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
@@ -189,7 +189,7 @@ def quieten(library: str) -> None:
 
 
 def tell_unraisable(ignored: Any) -> None:
-    """Log what Python cannot raise, such as an interruption inside its own locks; its own hook prints raw lines."""
+    """Log what Python cannot raise, such as an interruption inside its own locks; Python's hook prints raw lines."""
     cause = "" if ignored.exc_value is None else one_line(ignored.exc_value)
     logging.getLogger("landscape").info(
         "ignored in %s: %s", quoted(ignored.object), cause, extra=event_fields("ignored")
@@ -197,35 +197,35 @@ def tell_unraisable(ignored: Any) -> None:
 
 
 def _json_lines() -> list[JsonLines]:
-    return [each.formatter for each in logging.getLogger().handlers if isinstance(each.formatter, JsonLines)]
+    return [handler.formatter for handler in logging.getLogger().handlers if isinstance(handler.formatter, JsonLines)]
 
 
 def as_json() -> bool:
-    """Whether this process speaks JSON lines."""
+    """Whether this process logs in JSON lines."""
     return bool(_json_lines())
 
 
 def in_detail() -> bool:
-    """Whether --debug was given: what others log is shown, too."""
+    """Whether --debug was given, so that what libraries log is shown, too."""
     return logging.getLogger().level <= logging.INFO
 
 
 def log_to(stream: TextIO) -> None:
-    """Write what is logged there, whatever becomes of stderr."""
+    """Write what is logged to this stream, whatever becomes of stderr."""
     global _stream
     _stream = stream
 
 
 def bind(**fields: Any) -> None:
-    """Give every line from now on these fields, also those of who supervises this process."""
-    for each in _json_lines():
-        each.context.update(fields)
+    """Give every line from now on these fields, also the lines of this process's supervisor."""
+    for formatter in _json_lines():
+        formatter.context.update(fields)
     if as_json():
         tell(context=fields)
 
 
 def write_remark_lines(text: str, event: str) -> None:
-    """Write lines of a person or another process as events; those that are events already stay as they are."""
+    """Write lines of another process as events; lines that are events already stay as they are."""
     for line in text.splitlines():
         if is_event(line):
             _put_line(printable(masked(line)))
@@ -236,10 +236,10 @@ def write_remark_lines(text: str, event: str) -> None:
 def is_event(line: str) -> bool:
     """Whether a line is one that `JsonLines` has made."""
     try:
-        found = json.loads(line) if line.startswith("{") else None
+        value = json.loads(line) if line.startswith("{") else None
     except (ValueError, RecursionError):
         return False
-    return isinstance(found, dict) and {"time", "level", "event", "message"} <= set(found)
+    return isinstance(value, dict) and {"time", "level", "event", "message"} <= set(value)
 
 
 def write_remark(text: str, event: str = "remark", level: int = logging.INFO, **fields: Any) -> None:
@@ -251,7 +251,7 @@ def write_remark(text: str, event: str = "remark", level: int = logging.INFO, **
 
 
 def _put_line(text: str) -> None:
-    """Write a line at once: `print` writes its end apart from it, and another thread's line may come between."""
+    """Write a line and its end at once: `print` would write them apart, with another thread's line in between."""
     stream: TextIO | None = _stream or sys.stderr  # a program without a console has none
     if stream is not None:
         stream.write(f"{text}\n")
@@ -289,9 +289,9 @@ class Listener(logging.Handler):
         self._records.append(Said(record.levelno, record.name, message, trace[-LONGEST:]))
 
     def take(self) -> tuple[Said, ...]:
-        """Return what was collected, and forget it."""
-        taken, self._records = tuple(self._records), []
-        return taken
+        """Return the collected records, and forget them."""
+        records, self._records = tuple(self._records), []
+        return records
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -306,18 +306,18 @@ class Listener(logging.Handler):
             root.removeHandler(self)
 
 
-def relay(said: Iterable[Said], worker: str, host: str, node: str) -> None:
+def relay(records: Iterable[Said], worker: str, host: str, node: str) -> None:
     """Log in this process what a worker logged in its own."""
-    for each in said:
+    for record in records:
         fields = event_fields(
-            "worker-log", worker=worker, host=host, node=node, logger=each.logger, traceback=each.traceback
+            "worker-log", worker=worker, host=host, node=node, logger=record.logger, traceback=record.traceback
         )
-        logging.getLogger(WORKERS).log(each.level, "%s: %s", worker, each.message, extra=fields)
+        logging.getLogger(WORKERS).log(record.level, "%s: %s", worker, record.message, extra=fields)
 
 
 @contextlib.contextmanager
 def in_environment(name: str, value: str) -> Iterator[None]:
-    """Within the block a variable of the environment has this value, and afterwards its own."""
+    """Within the block a variable of the environment has this value, and afterwards its former one."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:
@@ -348,7 +348,7 @@ def graceful_stop() -> Iterator[Callable[[], bool]]:
                 return  # the supervisor counts signals, and this one may have come twice
             os._exit(INTERRUPTED)
         received.append(number)
-        with contextlib.suppress(RuntimeError):  # raised where the signal came while a line was being written
+        with contextlib.suppress(RuntimeError):  # raised if the signal came while a line was being written
             write_remark("stopping; again to stop at once", "stopping")
 
     if threading.current_thread() is not threading.main_thread():

@@ -1,4 +1,4 @@
-"""A Ray session: local and private, or attached to a cluster; what it has, and how many workers that makes."""
+"""A Ray session: local and private, or attached to a cluster; and what its nodes have."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def ray_session(
         )
     stage("attaching to Ray" if attached else "starting Ray")
     with keep_signals(), without_native_text(keep=in_detail()):
-        tell(attached=attached, ray=not attached, here=False)  # what was measured here is done
+        tell(attached=attached, ray=not attached, here=False)  # whatever was measured in this process is done
         import ray
         from ray._private import worker
 
@@ -72,7 +72,7 @@ def ray_session(
 
 @contextlib.contextmanager
 def keep_signals() -> Iterator[None]:
-    """Restore the handlers of SIGINT and SIGTERM after the block: Ray replaces SIGTERM's, in Python and in its core."""
+    """Restore the handlers of SIGINT and SIGTERM after the block; Ray replaces SIGTERM's, in Python and in its core."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -95,12 +95,12 @@ def _begin(job: ResourceRequest, address: str | None, workers: int | None) -> No
 
 
 def private_ray_ended() -> str:
-    """The name of the process that a private Ray needs and that has ended; '' while all live, and on a cluster."""
+    """The name of a process of the private Ray that has ended; '' while all that it needs live, and on a cluster."""
     from ray._private import worker
 
     node = worker._global_node
-    gone = {name for name, _ in node.dead_processes()} if node is not None else set()
-    return next((each for each in ("gcs_server", "raylet") if each in gone), "")
+    ended = {name for name, _ in node.dead_processes()} if node is not None else set()
+    return next((name for name in ("gcs_server", "raylet") if name in ended), "")
 
 
 def refuse_dead_ray() -> None:
@@ -109,11 +109,11 @@ def refuse_dead_ray() -> None:
     Raises:
         RayDied: one of its processes has ended.
     """
-    gone = private_ray_ended()
-    if gone:
-        tell(lost=f"its {gone} has ended")
+    ended = private_ray_ended()
+    if ended:
+        tell(lost=f"its {ended} has ended")
         raise RayDied(
-            f"address: the private Ray has died (its {gone} has ended); finished tiles are saved: run the job "
+            f"address: the private Ray has died (its {ended} has ended); finished tiles are saved: run the job "
             "again in a new process"
         )
 
@@ -129,7 +129,7 @@ def _attach(job: ResourceRequest, address: str) -> None:
 
 
 def _start(job: ResourceRequest, workers: int | None) -> None:
-    """A private Ray of this process's own, which listens on this machine's loopback alone."""
+    """Start a private Ray of this process, which listens on this machine's loopback alone."""
     import ray
 
     gpus = _local_gpus(job)
@@ -142,40 +142,40 @@ def _start(job: ResourceRequest, workers: int | None) -> None:
                 include_dashboard=False,
                 **_quiet(),
             )
-    except Exception as error:  # Ray raises plain ones where a process of its own dies meanwhile
+    except Exception as error:  # Ray raises plain exceptions where one of its processes dies meanwhile
         tell(lost=f"it does not start: {one_line(error)}")
         raise RayDied(f"address: a private Ray does not start here: {one_line(error)}; --debug shows more") from error
 
 
 def _quiet() -> dict[str, Any]:
-    """Arguments of `ray.init` that keep Ray from logging here, unless --debug asks for it."""
+    """Arguments of `ray.init` with which Ray logs nothing in this process, unless --debug asks for it."""
     return {"log_to_driver": False, "logging_level": "warning" if in_detail() else "critical"}
 
 
 @contextlib.contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Have a Ray that starts in the block take 127.0.0.1 for its address, and listen there alone.
+    """Let a Ray that starts in the block take 127.0.0.1 as its address, and listen there alone.
 
-    The only way to this in Ray is the setting that disables clusters on Windows and macOS, which is read when Ray is
-    imported. An address given to `ray.init` is replaced by this machine's own, with ports open to the network.
+    Ray's only way to this is the setting that disables clusters on Windows and macOS, which it reads when it is
+    imported. It replaces an address given to `ray.init` by this machine's own, with ports open to the network.
     """
     from ray._private import ray_constants
 
-    known = ray_constants.ENABLE_RAY_CLUSTER
+    before = ray_constants.ENABLE_RAY_CLUSTER
     ray_constants.ENABLE_RAY_CLUSTER = False
     try:
         with in_environment(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, "0"):
             yield
     finally:
-        ray_constants.ENABLE_RAY_CLUSTER = known
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 @contextlib.contextmanager
 def without_services() -> Iterator[None]:
-    """Have a Ray that starts in the block leave out the processes that only a cluster needs, and start sooner.
+    """Let a Ray that starts in the block leave out the processes that only a cluster needs, so that it starts sooner.
 
-    They are the autoscaler, what reads logs for a driver to show, and the dashboard's server, which would run for the
-    sake of usage statistics alone. Ray has no public setting for it; a version without these methods starts them all.
+    They are the autoscaler, the reader of logs that a driver shows, and the dashboard's server, which would run only
+    for usage statistics. Ray has no public setting for it; a version without these methods starts them all.
     """
     from ray._private.node import Node
 
@@ -186,34 +186,34 @@ def without_services() -> Iterator[None]:
         node._webui_url = ""
 
     replaced = {"start_monitor": start_nothing, "start_log_monitor": start_nothing, "start_api_server": without_address}
-    known = {name: getattr(Node, name) for name in replaced if hasattr(Node, name)}
-    for name in known:
+    methods = {name: getattr(Node, name) for name in replaced if hasattr(Node, name)}
+    for name in methods:
         setattr(Node, name, replaced[name])
     try:
         yield
     finally:
-        for name, method in known.items():
+        for name, method in methods.items():
             setattr(Node, name, method)
 
 
 def _local_gpus(job: ResourceRequest) -> int:
-    """GPUs of this machine that the job may use."""
-    there = torch.cuda.device_count() if job.device != "cpu" else 0
+    """The number of GPUs of this machine that the job may use."""
+    count = torch.cuda.device_count() if job.device != "cpu" else 0
     if job.device_ids is None:
-        return there
-    beyond = [each for each in job.device_ids if each >= there]
+        return count
+    beyond = [number for number in job.device_ids if number >= count]
     if beyond:
-        raise JobError(f"device_ids: this machine has {there} GPUs, numbered from 0; {beyond[0]} is not one of them")
+        raise JobError(f"device_ids: this machine has {count} GPUs, numbered from 0; {beyond[0]} is not one of them")
     return len(job.device_ids)
 
 
 @contextlib.contextmanager
 def _visible(device_ids: tuple[int, ...] | None) -> Iterator[None]:
-    """Let a Ray that starts in the block use only these GPUs: it assigns those of CUDA_VISIBLE_DEVICES."""
+    """Let a Ray that starts in the block use only these GPUs, by way of CUDA_VISIBLE_DEVICES."""
     if device_ids is None:
         yield
         return
-    # Ids count among the devices that this process sees, which may be a selection already.
+    # The ids count the devices that this process sees, which may be a selection already.
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = visible.split(",") if visible else []
     chosen = ",".join(names[i] if i < len(names) else str(i) for i in device_ids)
@@ -225,10 +225,10 @@ def supply() -> Supply:
     """What the cluster has at this moment; needs a session."""
     import ray
 
-    nodes = [each for each in ray.nodes() if each["Alive"]]
+    nodes = [node for node in ray.nodes() if node["Alive"]]
     # Nodes that `ray up` and KubeRay start have this label; their autoscaler counts waiting actors as demand.
-    managed = any(NODE_GROUP in each.get("Labels", {}) for each in nodes)
-    return Supply(tuple(each["Resources"] for each in nodes), grows=managed)
+    managed = any(NODE_GROUP in node.get("Labels", {}) for node in nodes)
+    return Supply(tuple(node["Resources"] for node in nodes), grows=managed)
 
 
 def object_store_room() -> int:
@@ -236,33 +236,33 @@ def object_store_room() -> int:
     import ray
 
     stores = [node["Resources"].get("object_store_memory", 0.0) for node in ray.nodes() if node["Alive"]]
-    return int(min((each for each in stores if each), default=0.0) / 2)
+    return int(min((room for room in stores if room), default=0.0) / 2)
 
 
 def has_process(actor: Any) -> bool:
     """Whether Ray has given an actor its place and its process there, which may not have answered yet.
 
-    Ray's public call for it asks a dashboard, which a private Ray has not. Where a version lacks this one, or the head
-    does not answer, every actor counts as waiting for a place.
+    Ray's public call for it asks a dashboard, and a private Ray has none. Where a version lacks the call that is used
+    here, or the head does not answer, every actor counts as waiting for a place.
     """
     from ray.exceptions import RayError
 
     try:
         from ray._private.state import state
 
-        found = state.actor_table(actor._actor_id.hex())
+        entry = state.actor_table(actor._actor_id.hex())
     except (ImportError, AttributeError, TypeError):
         return False
     except (RayError, RuntimeError, OSError):
         return False  # the head is gone, which is reported elsewhere
-    return found.get("State") == "ALIVE" or bool(found.get("Address", {}).get("IPAddress"))
+    return entry.get("State") == "ALIVE" or bool(entry.get("Address", {}).get("IPAddress"))
 
 
 def draining_nodes() -> set[str]:
     """The nodes that are about to be taken away, by their id.
 
-    Ray has no public call for it; Ray Train uses this one. Where a version lacks it no node is known to drain, and
-    their workers are replaced when they are gone.
+    Ray has no public call for it; Ray Train uses this one. Where a version lacks it, no node counts as draining, and
+    workers are replaced when they are gone.
     """
     try:
         from ray._private.state import state

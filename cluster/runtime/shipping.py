@@ -1,4 +1,4 @@
-"""What of a job's folder is sent to a cluster: the list of its files, and the archive that is made from it."""
+"""Which files of a job's folder are sent to a cluster, and the archive that is made from them."""
 
 from __future__ import annotations
 
@@ -40,31 +40,31 @@ class IgnoreFile:
     patterns: tuple[RegexPattern, ...]
 
     def says(self, name: str, is_folder: bool) -> bool | None:
-        """Whether it excludes a file or folder; None where no pattern matches. The last one that does decides."""
+        """Whether it excludes a file or folder; None where no pattern matches. The last matching pattern decides."""
         folder = self.name[: self.name.rfind("/") + 1]
         if not name.startswith(folder):
             return None
         inside = name.removeprefix(folder) + "/" * is_folder
         for pattern in reversed(self.patterns):
-            # A match that ends earlier is one of a folder above, which has been decided on before.
+            # A match that ends earlier is that of a folder above, which was decided on before.
             if pattern.regex and any(match.end() == len(inside) for match in pattern.regex.finditer(inside)):
                 return pattern.include
         return None
 
 
 def read_ignore_file(text: str, name: str) -> IgnoreFile:
-    """The patterns of an ignore file; git too passes over lines that are none, as '!' alone."""
+    """The patterns of an ignore file; as in git, a line that is no pattern, such as a single '!', is left out."""
     from pathspec import GitIgnoreSpec
 
     patterns: list[RegexPattern] = []
     for line in text.splitlines():
         with contextlib.suppress(ValueError):
             patterns += GitIgnoreSpec.from_lines([line]).patterns
-    return IgnoreFile(name, tuple(each for each in patterns if each.include is not None))
+    return IgnoreFile(name, tuple(pattern for pattern in patterns if pattern.include is not None))
 
 
 def ignored_by(files: Iterable[IgnoreFile], name: str, is_folder: bool) -> str:
-    """The ignore file that excludes `name`, '' where none does; the innermost one with a pattern for it decides."""
+    """The ignore file that excludes `name`, '' where none does; the innermost one with a matching pattern decides."""
     excluded_by = ""
     for file in files:
         excludes = file.says(name, is_folder)
@@ -76,8 +76,8 @@ def ignored_by(files: Iterable[IgnoreFile], name: str, is_folder: bool) -> str:
 # ----------------------------------------------------------------------------------------------------
 # The list of a job's folder: which files are sent to a cluster, and why the others are not.
 #
-# Ray's own packing follows links out of the folder and includes keys, so the archive is made here: what the user is
-# shown is what is sent.
+# Ray's own packing follows links out of the folder and includes keys. So the archive is made here, and exactly what
+# the user sees listed is sent.
 
 LARGEST_UPLOAD = 200 << 20  # bytes of all files
 DEEPEST = 60  # folders below one another
@@ -113,7 +113,7 @@ class SentFiles:
     Attributes:
         files: by their names in the folder.
         omitted: name → reason; a name that ends in / is a folder.
-        empty: names of empty folders, which are sent too.
+        empty: the names of empty folders, which are sent too.
     """
 
     folder: Path
@@ -127,10 +127,10 @@ class SentFiles:
         return sum(file.size for file in self.files.values())
 
     def only(self, names: Collection[str], why: str) -> SentFiles:
-        """The same listing with only these of its files; the others are omitted, all for the reason `why`."""
+        """The same listing with only these of its files; the others are omitted for the reason `why`."""
         dropped = {name: why for name in self.files if name not in names}
-        kept = {name: self.files[name] for name in self.files if name in names}
-        return SentFiles(self.folder, kept, self.omitted | dropped)
+        files = {name: self.files[name] for name in self.files if name in names}
+        return SentFiles(self.folder, files, self.omitted | dropped)
 
     def why_omitted(self, name: str) -> str:
         """The reason why a file is omitted: its own, or that of a folder above it; '' where there is none."""
@@ -155,7 +155,7 @@ def listing_lines(listing: SentFiles) -> list[str]:
 
 
 def omitted_line(listing: SentFiles, most: int = 6) -> str:
-    """What is not sent, grouped by reason, in one line; '' where that is only the run and caches.
+    """What is not sent, grouped by reason, in one line; '' where it is only the run and caches.
 
     Args:
         most: how many names are given for each reason.
@@ -168,14 +168,14 @@ def omitted_line(listing: SentFiles, most: int = 6) -> str:
         return ""
     parts = []
     for why, names in by_reason.items():
-        more = f" and {len(names) - most} more" if len(names) > most else ""
-        parts.append(f"{', '.join(names[:most])}{more} ({why})")
+        others = f" and {len(names) - most} more" if len(names) > most else ""
+        parts.append(f"{', '.join(names[:most])}{others} ({why})")
     return f"not sent with the job: {'; '.join(parts)}"
 
 
 MOST_ENTRIES = 100_000
 IGNORED_UPLOADS = (".venv", "venv", "runs", "node_modules", *CACHES)
-# Compared with every part of a path, in lower case. A file that one of them matches is never sent, whoever asks for it.
+# They are compared with every part of a path, in lower case. A file that one of them matches is never sent.
 SECRETS = (
     ".env", ".env.*", "*.env", ".envrc", ".netrc", "_netrc", ".aws", ".ssh", ".gnupg", ".kube", ".azure", ".docker",
     ".config", ".git", ".hg", ".svn", ".git-credentials", ".gitconfig", ".npmrc", ".pypirc", ".huggingface", ".pgpass",
@@ -189,15 +189,15 @@ SECRETS = (
 
 
 def list_folder(folder: Path, run: str, include: Iterable[str] = (), required: Iterable[str] = ()) -> SentFiles:
-    """List what of a job's folder is sent.
+    """List the files of a job's folder that are sent.
 
-    Not sent are: what may hold secrets, links that lead out of the folder, environments and caches, the run, what the
-    ignore files name, and what is neither a file nor a folder.
+    What may hold secrets is not sent, nor links that lead out of the folder, environments and caches, the run, what
+    the ignore files name, and what is neither a file nor a folder.
 
     Args:
         run: the run's folder or URL.
-        include: names of files and folders that are sent although they are ignored.
-        required: names of files that the job cannot run without; they are sent although they are ignored.
+        include: names of files and folders that are sent even if they are ignored.
+        required: names of files that the job cannot run without; they are sent even if they are ignored.
 
     Raises:
         JobError: a file of `include` or `required` cannot be sent, or all files are more than can be shipped.
@@ -209,7 +209,7 @@ def list_folder(folder: Path, run: str, include: Iterable[str] = (), required: I
 
 
 def list_files(folder: Path, run: str, names: Iterable[str]) -> SentFiles:
-    """List files of a folder by their names, and nothing else of it.
+    """List these files of a folder and no others.
 
     Args:
         run: the run's folder or URL.
@@ -299,7 +299,7 @@ class _Walk:
             self.listing.files[name] = ListedFile(name, source, status.st_size, mode)
 
     def _reason(self, source: Path, name: str, is_folder: bool, rules: tuple[IgnoreFile, ...], ignoring: bool) -> str:
-        """Why an entry is not sent, as far as its name and its resolved path tell; '' where it may be."""
+        """Why the name or the resolved path of an entry keep it from being sent; '' where they do not."""
         if not source.is_relative_to(self.root):
             return LEAVES
         if is_secret(name) or is_secret(source.relative_to(self.root).as_posix()):
@@ -320,7 +320,7 @@ class _Walk:
         return ignored_by(rules, name, is_folder)
 
     def with_named(self, include: Iterable[str], required: Iterable[str]) -> SentFiles:
-        """The listing, with what the user and the job name although it is ignored.
+        """The listing, with the ignored files that the user and the job name.
 
         Raises:
             JobError: one of these cannot be sent, or all files are more than can be shipped.
@@ -338,10 +338,10 @@ class _Walk:
         Raises:
             JobError: it does not exist, or cannot be sent; `field_name` is the field that names it.
         """
-        given = Path(name)
-        if given.is_absolute() or ".." in given.parts or not given.parts:
+        named = Path(name)
+        if named.is_absolute() or ".." in named.parts or not named.parts:
             raise JobError(f"{field_name}: must be a file in the job file's folder, not {quoted(name)}")
-        plain, path = given.as_posix(), self.root / given
+        plain, path = named.as_posix(), self.root / named
         if plain in self.listing.files or (path.is_dir() and not self.listing.why_omitted(plain)):
             return
         if not os.path.lexists(path):
@@ -367,7 +367,7 @@ def is_secret(name: str) -> bool:
 
 
 def _can_be_packed(name: str) -> bool:
-    """Whether an archive can hold the name and Ray unpacks it: Ray silently skips names with a backslash or a drive."""
+    """Whether an archive can hold the name, and Ray unpacks it: Ray skips names with a backslash or a drive."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -387,11 +387,11 @@ def _remedy(reason: str) -> str:
 def _refuse_large(listing: SentFiles) -> None:
     if listing.size <= LARGEST_UPLOAD:
         return
-    largest = sorted(listing.files.values(), key=lambda each: -each.size)[:3]
+    largest = sorted(listing.files.values(), key=lambda file: -file.size)[:3]
     raise JobError(
         f"job: the folder {quoted(str(listing.folder))} is shipped to the cluster and holds more than "
         f"{LARGEST_UPLOAD >> 20} MiB; move the job file and its callback to a folder of their own (largest: "
-        f"{', '.join(f'{quoted(each.name)} {bytes_text(each.size)}' for each in largest)})"
+        f"{', '.join(f'{quoted(file.name)} {bytes_text(file.size)}' for file in largest)})"
     )
 
 
@@ -436,14 +436,14 @@ def _read_once(listed: ListedFile, root: Path) -> bytes | None:
 
 
 def archive(listing: SentFiles) -> bytes:
-    """The listed files as a zip; the same files give the same bytes, so that a cluster keeps one copy of them."""
-    root, held = listing.folder.resolve(), io.BytesIO()
-    with zipfile.ZipFile(held, "w") as packed:
+    """The listed files as a zip archive; the same files give the same bytes, so that a cluster keeps one copy."""
+    root, content = listing.folder.resolve(), io.BytesIO()
+    with zipfile.ZipFile(content, "w") as packed:
         for name in sorted(listing.empty):
             packed.writestr(_entry(name, 0o755), b"")
         for name, listed in sorted(listing.files.items()):
             packed.writestr(_entry(name, listed.mode), read_file(listed, root))
-    return held.getvalue()
+    return content.getvalue()
 
 
 def _entry(name: str, mode: int) -> zipfile.ZipInfo:
@@ -454,7 +454,7 @@ def _entry(name: str, mode: int) -> zipfile.ZipInfo:
 
 @contextlib.contextmanager
 def write_archive(listing: SentFiles) -> Iterator[Path]:
-    """The archive as a file that exists while the block runs; only its owner may read it.
+    """Within the block, the archive as a file that only its owner may read.
 
     Raises:
         JobError: a listed file cannot be packed.
@@ -466,23 +466,23 @@ def write_archive(listing: SentFiles) -> Iterator[Path]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A portable problem on its way to a cluster: the file travels, and nothing else.
+# A portable problem on its way to a cluster, of which only the file travels; and the files of any job.
 
 
 def travelling_folder(folder: Path) -> Path:
-    """The folder that a job's files travel from: its own, or the one that holds the file of a packed job."""
+    """The folder from which a job's files travel: its own, or the one that holds the file of a packed job."""
     return folder.parent if is_packed(folder) else folder
 
 
 def is_packed(folder: Path) -> bool:
-    """Whether a job's folder is the file of a portable problem, which holds all that the job names."""
+    """Whether a job's folder is the file of a portable problem, which holds everything that the job names."""
     from landscape.model.packed_file import names_a_file
 
     return names_a_file(str(folder))
 
 
 def packed_listing(file: Path, run: str, include: Iterable[str] = ()) -> SentFiles:
-    """The listing of a packed job: its file, and what is asked for.
+    """The listing of a packed job: its file, and the files that `include` names.
 
     Raises:
         JobError: one of these cannot be sent, or is too large.
@@ -492,9 +492,9 @@ def packed_listing(file: Path, run: str, include: Iterable[str] = ()) -> SentFil
 
 @contextlib.contextmanager
 def upload(job: Shipped) -> Iterator[dict[str, Any]]:
-    """The runtime environment of an attached cluster: the job file's folder, so that its callback imports there.
+    """The runtime environment of an attached cluster: the job file's folder, from which its callback is imported.
 
-    Empty where the callback is installed, and inside a Ray job, which has a working directory already.
+    It is empty where the callback is installed, and inside a Ray job, which has a working directory already.
 
     Raises:
         JobError: the folder holds more than can be shipped.

@@ -26,7 +26,7 @@ from landscape.store.state import (
     unreadable_status,
 )
 
-# How the lowest loss is called by the state of its landscape; of one that is not whole, another may be lower.
+# How the lowest loss is called, by the state of the landscape; where points are missing, one of them may be lower.
 _LOWEST = {COMPLETE: "lowest loss", DAMAGED: "lowest loss that can be read"}
 
 
@@ -41,20 +41,20 @@ def run_status(run: str) -> dict[str, Any]:
     problems: list[str] = []
     trajectory = read_or_note(lambda: [opened.trajectory], problems)
     ends = read_or_note(lambda: [log_end(opened.path)], problems)
-    last = [snapshot for each in trajectory for snapshot in each.snapshots[-1:]]
-    found = {
+    last = [snapshot for entry in trajectory for snapshot in entry.snapshots[-1:]]
+    status = {
         "run": opened.path,
         "driver": alive,
         "training": next(
             iter(read_or_note(lambda: [training_state(opened.path, end) for end in ends], problems)), None
         ),
-        "snapshots": [number for each in trajectory for number in each.numbers],
+        "snapshots": [number for entry in trajectory for number in entry.numbers],
         "unit": trajectory[0].unit if trajectory else None,
         "went_on_to": next((went_on_to(end, snapshot) for end in ends for snapshot in last), "") or None,
         "landscapes": read_landscapes(opened.path, lambda store: landscape_status(store, alive), unreadable_status),
         "problems": list(dict.fromkeys(problems)),  # run.json is read twice
     }
-    return dict(finite(found))
+    return dict(finite(status))
 
 
 def is_readable(status: dict[str, Any]) -> bool:
@@ -88,69 +88,69 @@ def status_text(status: dict[str, Any]) -> str:
     return printable("\n".join(lines))
 
 
-def _landscape_lines(each: dict[str, Any], width: int, run: str) -> list[str]:
-    """A line for a landscape, and what there is to say of it below.
+def _landscape_lines(landscape: dict[str, Any], width: int, run: str) -> list[str]:
+    """A line for a landscape, and below it what else there is to say.
 
     Args:
         width: of the column of names.
     """
-    if each["state"] == UNREADABLE:
-        return [f"{flat(each['name']):{width}}  {UNREADABLE}: {'; '.join(each['problems'])}"]
-    own = each["own_model"] or {}
-    parts = [f"{each['name']:{width}}  {each['state']:11}  {_points_text(each)}", *_progress(each)]
-    if each["state"] == DAMAGED:
-        parts.append(unreadable_in_words(each["unreadable"], flat(run)))
-    parts += _findings(each)
+    if landscape["state"] == UNREADABLE:
+        return [f"{flat(landscape['name']):{width}}  {UNREADABLE}: {'; '.join(landscape['problems'])}"]
+    own = landscape["own_model"] or {}
+    parts = [f"{landscape['name']:{width}}  {landscape['state']:11}  {_points_text(landscape)}", *_progress(landscape)]
+    if landscape["state"] == DAMAGED:
+        parts.append(unreadable_in_words(landscape["unreadable"], flat(run)))
+    parts += _findings(landscape)
     parts += ["not compared with your own model"] if own.get("state") == "not compared" else []
     accepted = [f"accepted: {own['text']}"] if own.get("state") == "accepted" else []
-    below = (*accepted, *each["problems"], *_failure_lines(each), *_worker_lines(each))
+    below = (*accepted, *landscape["problems"], *_failure_lines(landscape), *_worker_lines(landscape))
     return [", ".join(parts), *(f"{'':{width}}  {flat(line, 1000)}" for line in below)]
 
 
-def _points_text(each: dict[str, Any]) -> str:
-    """How many points are done, how many of them lie on paths, and at which levels it is refined."""
-    text = f"{each['done']}/{each['points']} points"
-    if each["path_points"]:
-        of = f"s of {', '.join(each['paths'])}" if each["paths"] else ""
-        text += f" ({each['path_points']} of them on the path{of}, beside the grid)"
-    if each["levels"]:
-        finer = ", ".join(f"{level['points']} at level {level['level']}" for level in each["levels"])
+def _points_text(landscape: dict[str, Any]) -> str:
+    """How many points are done, how many of them lie on paths, and how many each level of refinement has."""
+    text = f"{landscape['done']}/{landscape['points']} points"
+    if landscape["path_points"]:
+        of = f"s of {', '.join(landscape['paths'])}" if landscape["paths"] else ""
+        text += f" ({landscape['path_points']} of them on the path{of}, beside the grid)"
+    if landscape["levels"]:
+        finer = ", ".join(f"{level['points']} at level {level['level']}" for level in landscape["levels"])
         text += f" (refined: {finer})"
     return text
 
 
-def _progress(each: dict[str, Any]) -> list[str]:
-    """How fast it is computed, with what precision, and what went wrong."""
-    error = (each["precision_error"] or {}).get("max_rel_error")
+def _progress(landscape: dict[str, Any]) -> list[str]:
+    """How fast the landscape is computed, with what precision, and what went wrong."""
+    error = (landscape["precision_error"] or {}).get("max_rel_error")
     facts = (
-        each["rate"] and each["missing"] and f"{each['rate']:.3g} points/s",
-        each["eta_seconds"] is not None and f"ETA {seconds_text(each['eta_seconds'])}",
-        each["quantised"],
-        error is not None and f"{each['precision']} within {100 * error:.2g} % of float32",
-        each["not_finite"] and f"{each['not_finite']} not finite",
-        each["failed"] and f"{each['failed']} given up",
+        landscape["rate"] and landscape["missing"] and f"{landscape['rate']:.3g} points/s",
+        landscape["eta_seconds"] is not None and f"ETA {seconds_text(landscape['eta_seconds'])}",
+        landscape["quantised"],
+        error is not None and f"{landscape['precision']} within {100 * error:.2g} % of float32",
+        landscape["not_finite"] and f"{landscape['not_finite']} not finite",
+        landscape["failed"] and f"{landscape['failed']} given up",
     )
     return [str(fact) for fact in facts if fact]
 
 
-def _findings(each: dict[str, Any]) -> list[str]:
+def _findings(landscape: dict[str, Any]) -> list[str]:
     """What the values say: the range that was found, the loss at the origin, the lowest loss."""
     parts = []
-    if each["found_range"]:
-        ends = ", ".join(f"{axis} ±{radius:g}" for axis, radius in each["found_range"].items())
+    if landscape["found_range"]:
+        ends = ", ".join(f"{axis} ±{radius:g}" for axis, radius in landscape["found_range"].items())
         parts.append(f"range found: {ends}")
-    if each["origin_loss"] is not None:
-        error = each["origin_loss_stderr"]
+    if landscape["origin_loss"] is not None:
+        error = landscape["origin_loss_stderr"]
         within = "" if error is None else f" ± {2 * error:.2g} (2 s.e.)"
-        which = f" ({flat(each['origin'])})" if each["origin"] else ""
-        parts.append(f"loss at the origin{which} {each['origin_loss']:.5g}{within}")
-        if each["no_better_than_guessing"]:
-            parts.append(f"no better than guessing ({each['guessing']:.4g})")
-    if each["minimum"]:
-        loss = f"{each['minimum']['loss']:.4g}"
-        place = ", ".join(f"{k} {v:.3g}" for k, v in each["minimum"].items() if k != "loss")
-        lowest = f"{_LOWEST.get(each['state'], 'lowest so far')} {loss} at {place}"
-        parts.append(f"the same loss {loss} at all points" if each["constant"] else lowest)
+        origin = f" ({flat(landscape['origin'])})" if landscape["origin"] else ""
+        parts.append(f"loss at the origin{origin} {landscape['origin_loss']:.5g}{within}")
+        if landscape["no_better_than_guessing"]:
+            parts.append(f"no better than guessing ({landscape['guessing']:.4g})")
+    if landscape["minimum"]:
+        loss = f"{landscape['minimum']['loss']:.4g}"
+        place = ", ".join(f"{k} {v:.3g}" for k, v in landscape["minimum"].items() if k != "loss")
+        lowest = f"{_LOWEST.get(landscape['state'], 'lowest so far')} {loss} at {place}"
+        parts.append(f"the same loss {loss} at all points" if landscape["constant"] else lowest)
     return parts
 
 
@@ -177,14 +177,15 @@ def training_lines(training: dict[str, Any]) -> list[str]:
 def _failure_lines(landscape: dict[str, Any]) -> list[str]:
     """A line for each failure: the task, the cause, how often and where it was tried."""
     return [
-        f"{each['task']}: {each['cause']} ({each['attempts']} tries, {' '.join(filter(None, _place(each)))})"
-        for each in landscape["failures"]
+        f"{failure['task']}: {failure['cause']} ({failure['attempts']} tries, {_place(failure)})"
+        for failure in landscape["failures"]
     ]
 
 
-def _place(failure: dict[str, Any]) -> tuple[str, str, str]:
+def _place(failure: dict[str, Any]) -> str:
+    """Where a failure happened: the worker, and the host and node where they are recorded."""
     node = failure.get("node", "")
-    return failure["worker"], failure.get("host", ""), f"node {node[:8]}" if node else ""
+    return " ".join(filter(None, (failure["worker"], failure.get("host", ""), f"node {node[:8]}" if node else "")))
 
 
 def _worker_lines(landscape: dict[str, Any]) -> list[str]:
@@ -193,38 +194,39 @@ def _worker_lines(landscape: dict[str, Any]) -> list[str]:
 
 
 def _worker_line(worker: dict[str, Any]) -> str:
-    """What a worker has done, as far as the record says; another version may have recorded less of it."""
+    """What a worker has done, as far as the record says; another version may have recorded less."""
     where = f" on {worker['host']}" if worker["host"] else ""
     device = f" ({worker['device']})" if worker["device"] else ""
     counted = (("tasks", "tiles"), ("points", "points"))
-    done = [f"{worker[name]} {noun}" for name, noun in counted if worker[name] is not None]
+    facts = [f"{worker[name]} {noun}" for name, noun in counted if worker[name] is not None]
     if worker["points"] is not None and worker["seconds"] is not None:
         rate = worker["points"] / worker["seconds"] if worker["seconds"] else 0
-        done.append(f"{rate:.3g} points/s")
-    return f"{worker['name']}{where}{device}: {', '.join(done) or 'unknown'}"
+        facts.append(f"{rate:.3g} points/s")
+    return f"{worker['name']}{where}{device}: {', '.join(facts) or 'unknown'}"
 
 
 def validate_run(run: str) -> dict[str, Any]:
-    """Read every chunk of every landscape; check checksums, schema, recorded digests, and what training left.
+    """Read every chunk of every landscape; check checksums, schema, recorded digests, and the files of training.
 
     Raises:
         NotFoundError: there is no such run.
     """
     opened = open_run(run)
-    found = read_landscapes(opened.path, _validate, _unreadable_validation)
+    landscapes = read_landscapes(opened.path, _validate, _unreadable_validation)
     problems: list[str] = []
     read_or_note(lambda: [opened.info], problems)
     problems += root_problems(opened.path)
     problems += read_or_note(lambda: _history_problems(opened.path), problems)
     trajectory = read_or_note(lambda: list(opened.trajectory.snapshots), problems)
-    snapshots = [_validate_snapshot(each) for each in trajectory]
-    damaged = sum(len(each["damaged"]) for each in found) + sum(each is not None for each in snapshots)
+    snapshots = [_validate_snapshot(snapshot) for snapshot in trajectory]
+    damaged_snapshots = [cause for cause in snapshots if cause]
+    damaged = sum(len(landscape["damaged"]) for landscape in landscapes) + len(damaged_snapshots)
     problems = list(dict.fromkeys(problems))  # run.json is read twice
     result = {
         "run": opened.path,
         "damaged": damaged + len(problems),
-        "landscapes": found,
-        "damaged_snapshots": [each for each in snapshots if each],
+        "landscapes": landscapes,
+        "damaged_snapshots": damaged_snapshots,
         "problems": problems,
     }
     return dict(finite(result))
@@ -237,18 +239,18 @@ def _unreadable_validation(name: str, cause: str) -> dict[str, Any]:
 
 def _history_problems(run: str) -> list[str]:
     bad = read_lines(run).damaged
-    more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
-    return [f"history.jsonl: lines that are no JSON object: {', '.join(map(str, bad[:5]))}{more}"] if bad else []
+    others = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
+    return [f"history.jsonl: lines that are no JSON object: {', '.join(map(str, bad[:5]))}{others}"] if bad else []
 
 
 def _validate(store: LandscapeStore) -> dict[str, Any]:
     damaged, missing, tiles = list[str](), 0, 0
     for level in (store, *store.levels()):
-        below, problem = (f"levels/{level.level}/", f"level {level.level}: ") if level is not store else ("", "")
+        folder, prefix = (f"levels/{level.level}/", f"level {level.level}: ") if level is not store else ("", "")
         examined = level.examine()
-        damaged += [f"{problem}{each}" for each in level.problems()]
-        damaged += [f"{below}{array} chunk {'/'.join(map(str, index))}" for array, index in examined.damaged]
-        damaged += [f"{below}{array}: does not read" for array in level.check_constants()]
+        damaged += [f"{prefix}{problem}" for problem in level.problems()]
+        damaged += [f"{folder}{array} chunk {'/'.join(map(str, index))}" for array, index in examined.damaged]
+        damaged += [f"{folder}{array}: does not read" for array in level.check_constants()]
         damaged += store.check_directions() if level is store else []
         missing, tiles = missing + int(examined.missing_mask.sum()), tiles + level.tile_count
     return {
@@ -272,19 +274,18 @@ def _validate_snapshot(snapshot: Any) -> str | None:
     return None
 
 
-def validation_text(found: dict[str, Any]) -> str:
+def validation_text(validation: dict[str, Any]) -> str:
     """The result of `validate_run` as lines."""
-    lines = [f"run {found['run']}", *found["problems"]]
-    for each in found["landscapes"]:
-        if not each["tiles"]:
-            lines += [f"{flat(each['name'])}: {UNREADABLE}", *(f"  {line}" for line in each["damaged"])]
+    lines = [f"run {validation['run']}", *validation["problems"]]
+    for landscape in validation["landscapes"]:
+        if not landscape["tiles"]:
+            lines += [f"{flat(landscape['name'])}: {UNREADABLE}", *(f"  {line}" for line in landscape["damaged"])]
             continue
-        verdict = f"{len(each['damaged'])} damaged" if each["damaged"] else "sound"
-        lines.append(
-            f"{flat(each['name'])}: {verdict}, {each['tiles'] - each['missing_tiles']} of {each['tiles']} tiles there"
-        )
-        lines += [f"  {line}" for line in each["damaged"]]
-    lines += [f"trajectory: {line}" for line in found["damaged_snapshots"]]
-    if any(each["damaged"] and not each["refused"] for each in found["landscapes"]):
+        verdict = f"{len(landscape['damaged'])} damaged" if landscape["damaged"] else "sound"
+        there = landscape["tiles"] - landscape["missing_tiles"]
+        lines.append(f"{flat(landscape['name'])}: {verdict}, {there} of {landscape['tiles']} tiles there")
+        lines += [f"  {line}" for line in landscape["damaged"]]
+    lines += [f"trajectory: {line}" for line in validation["damaged_snapshots"]]
+    if any(landscape["damaged"] and not landscape["refused"] for landscape in validation["landscapes"]):
         lines.append("running the job again computes what is damaged anew, and nothing else")
     return printable("\n".join(lines))

@@ -1,9 +1,9 @@
-"""The process that a user starts: it forks the one that works, passes signals on, and starts anew what Ray took down.
+"""The process that a user starts: it forks one that works, passes signals on, and starts it anew where Ray ends it.
 
-Ray's core ends the process that is attached to it when its raylet or its head dies, and answers a SIGTERM at its
-start by aborting. So the work is done by a child. Two small processes stand before it, neither of which loads Ray: the
-one that the user started, and the *keeper*, which starts the child, decides what becomes of its end, and ends all that
-it leaves running. Where the user's process is killed, the keeper still does that.
+Ray's core ends the process that is attached to it when its raylet or its head dies, and it aborts at a SIGTERM while it
+starts. So a child does the work. Two small processes stand before it, neither of which loads Ray: the one that the user
+started, and the *keeper*. The keeper starts the child, decides what to do when it ends, and ends everything that it
+leaves running, even where the user's process was killed.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from landscape.core.errors import FAILED, INTERRUPTED, UNREACHABLE
 from landscape.core.system import adopt_orphans, end_with_parent
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
-LEAVE_SECONDS = 5.0  # in which what the child has started may end by itself, after an orderly end
-ABRUPT_SECONDS = 5.0  # from a signal to SIGKILL where nothing is written yet: user code may block
+LEAVE_SECONDS = 5.0  # in which the processes that the child has started may end by themselves, after an orderly end
+ABRUPT_SECONDS = 5.0  # from a signal to SIGKILL where nothing is written yet, as user code may block
 ORDERLY_SECONDS = 20.0  # the same where a job is stopped in an orderly way; Slurm and Kubernetes grant 30
-ONE_SIGNAL_SECONDS = 0.1  # `timeout` and Slurm send one signal to the process and to its group
+ONE_SIGNAL_SECONDS = 0.1  # in which a signal that comes twice is one: `timeout` and Slurm send it to the group as well
 RESTARTS = 3  # of a private Ray, until a session has lasted STEADY_SECONDS
-STEADY_SECONDS = 600.0  # a private Ray that has lasted so long may be started anew as often as at first
+STEADY_SECONDS = 600.0  # a private Ray that has lasted for so long may be started anew as often as at first
 
 
 def can_supervise() -> bool:
-    """Whether this process is the command alone, and may fork: a program with threads, or with torch, must not."""
+    """Whether this process is only the command, and may fork; a process with threads, torch or Ray must not."""
     alone = threading.current_thread() is threading.main_thread() and threading.active_count() == 1
     return hasattr(os, "fork") and alone and not {"torch", "ray"} & set(sys.modules)
 
 
 def supervise(work: Callable[[], int]) -> int:
-    """Do the work in a forked process, and start it again there where that helps; the exit code of the command."""
+    """Do the work in a forked process, and start it again where that helps; returns the exit code of the command."""
     adopt_orphans()  # so that the orphans of the work become children of this process
     with read_signals() as wakeup:
         reader, orders = os.pipe()
@@ -71,7 +71,7 @@ def supervise(work: Callable[[], int]) -> int:
 
 
 def _keep(work: Callable[[], int], orders: int) -> int:
-    """What the keeper does: has the work done, ends all that it leaves running, and returns the exit code."""
+    """What the keeper does: let a child do the work, end everything that it leaves running, return the exit code."""
     adopt_orphans()
     os.set_blocking(orders, False)
     restarts, here_failed = 0, False
@@ -99,7 +99,7 @@ def _keep(work: Callable[[], int], orders: int) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What becomes of a command whose child has ended: an exit code, or a new start.
+# What to do when the child of a command has ended: return an exit code, or start it anew.
 
 
 @dataclass
@@ -107,13 +107,13 @@ class ChildReport:
     """What a child has reported of itself, by `logs.tell`.
 
     Attributes:
-        orderly: a signal stops it in an orderly way.
-        here: user code computes in it.
-        packed: it computes a packed problem, and no user code.
-        ray: it has a private Ray; if that dies, the job can go on from the store with a new one.
-        attached: it is attached to a cluster.
+        orderly: whether a signal stops it in an orderly way.
+        here: whether user code computes in it.
+        packed: whether it computes a packed problem, and no user code.
+        ray: whether it has a private Ray; if that dies, the job can go on from the store with a new one.
+        attached: whether it is attached to a cluster.
         lost: why its private Ray is gone; None where it is not.
-        code: the exit code with which it ends; None until it says so.
+        code: the exit code with which it ends; None until it reports it.
     """
 
     orderly: bool = False
@@ -131,7 +131,7 @@ class Ended:
 
     Attributes:
         signal: the number of the signal that killed it; 0 for none.
-        stopped: it was asked to end.
+        stopped: whether it was asked to end.
         seconds: how long it lived.
     """
 
@@ -143,12 +143,12 @@ class Ended:
 
 @dataclass(frozen=True)
 class Decision:
-    """What is done about an end.
+    """What to do when a child has ended.
 
     Attributes:
         code: the exit code of the command; None to start the work anew.
-        text: what the user is told; '' for nothing.
-        here_failed: user code ended the process, so the new one leaves computing to workers.
+        text: a message for the user; '' for none.
+        here_failed: whether user code ended the process, so that the new one leaves computing to workers.
     """
 
     code: int | None
@@ -157,7 +157,7 @@ class Decision:
 
 
 def judge(ended: Ended, restarts: int) -> Decision:
-    """What becomes of a command whose child has ended.
+    """What to do when the child of a command has ended.
 
     Args:
         restarts: how often a private Ray has been started anew before.
@@ -210,7 +210,7 @@ class Pipe(NamedTuple):
 
 
 class ChildOutputs(NamedTuple):
-    """Pipes that take what a child logs and prints: the keeper alone writes to stderr, in whole lines."""
+    """Pipes for what a child logs and prints, so that only the keeper writes to stderr, in whole lines."""
 
     logged: Pipe
     printed: Pipe
@@ -218,7 +218,7 @@ class ChildOutputs(NamedTuple):
 
 @dataclass
 class Child:
-    """The process that works, and the pipe of its reports, which the keeper's main thread and its relays read."""
+    """The process that works, and the pipe of its reports; the keeper's main thread and its relays read the pipe."""
 
     pid: int
     pipe: int
@@ -228,16 +228,16 @@ class Child:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def listen(self) -> None:
-        """Take in all that it has reported by now."""
+        """Take in everything that it has reported by now."""
         with self._lock, contextlib.suppress(BlockingIOError):
             while self.open:
                 data = os.read(self.pipe, 4096)
                 self.open = bool(data)  # else nobody can write to the pipe any more
                 *lines, self._begun = (self._begun + data).split(b"\n")
                 for line in lines:
-                    told = json.loads(line)
-                    bind(**told.pop("context", {}))
-                    vars(self.report).update(told)
+                    report = json.loads(line)
+                    bind(**report.pop("context", {}))
+                    vars(self.report).update(report)
 
     def close(self) -> None:
         """Close the pipe of its reports."""
@@ -250,8 +250,8 @@ def fork_child(work: Callable[[], int], here_failed: bool, outputs: ChildOutputs
     """Start the work in a child process.
 
     Args:
-        here_failed: an earlier child died while user code computed in it.
-        outputs: take what is logged and printed; None where stderr takes both.
+        here_failed: whether an earlier child died while user code computed in it.
+        outputs: the pipes for what is logged and printed; None where both go to stderr.
     """
     pipe, parent = Pipe(*os.pipe()), os.getpid()
     sys.stderr.flush()
@@ -269,7 +269,7 @@ def fork_child(work: Callable[[], int], here_failed: bool, outputs: ChildOutputs
 def _be_child(
     work: Callable[[], int], writer: int, parent: int, here_failed: bool, outputs: ChildOutputs | None
 ) -> NoReturn:
-    """What the forked process does: the work, then a last report, the exit code."""
+    """What the forked process does: the work, and then a last report with the exit code."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number in STOPS:
@@ -291,24 +291,24 @@ def _be_child(
     for number in STOPS:
         signal.signal(number, note_signal)  # an interruption while Python itself ends would show as a traceback
     logs.tell(code=code)
-    gc.freeze()  # Python's end would walk all that torch has made, to free what goes with the process anyway
+    gc.freeze()  # else Python would free everything that torch has made, one by one, which ends with the process anyway
     raise SystemExit(code)
 
 
 def interrupt_once(number: int, frame: FrameType | None) -> None:
-    """The signal handler of a child: it obeys the first signal alone.
+    """The signal handler of a child, which obeys only the first signal.
 
-    The keeper counts signals, and may pass on one that the child has received too.
+    The keeper counts signals, and may pass on one that the child has received already.
     """
-    for each in STOPS:
-        signal.signal(each, note_signal)
+    for stop in STOPS:
+        signal.signal(stop, note_signal)
     raise KeyboardInterrupt
 
 
 def relay_output(child: Child, outputs: ChildOutputs) -> tuple[threading.Thread, ...]:
     """Write the child's log events to stderr, and what it and its processes print as further events.
 
-    Called after the fork, as it starts two threads, which are returned: of the events, and of the prints.
+    Two threads do it, so it must be called after the fork. They are returned: the one for log events comes first.
     """
 
     def relay(reader: int, event: str, longest: int) -> None:
@@ -336,8 +336,8 @@ def relay_output(child: Child, outputs: ChildOutputs) -> tuple[threading.Thread,
 def finish_relaying(relays: tuple[threading.Thread, ...], orders: int) -> None:
     """Wait until everything that an ended child has left in its pipes is written.
 
-    However slowly stderr is read, no event is lost, unless a signal says not to wait. Prints are waited for only for
-    a while, as a process that outlives the child may hold their pipe open.
+    No event is lost, however slowly stderr is read, unless a signal says not to wait. The wait for prints is short, as
+    a process that outlives the child may hold their pipe open.
     """
     for events in relays[:1]:
         while events.is_alive() and not select.select([orders], [], [], 0.0)[0]:
@@ -347,7 +347,7 @@ def finish_relaying(relays: tuple[threading.Thread, ...], orders: int) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Waiting for a child to end, and stopping it where that is ordered.
+# Waiting for a child to end, and stopping it when a signal says so.
 
 
 @dataclass
@@ -357,7 +357,7 @@ class ChildStop:
     Attributes:
         at: when the last signal came, in seconds of the monotonic clock.
         count: how many signals came.
-        deadline: when it is killed; None where it is not to be.
+        deadline: when the child will be killed; None where it will not.
     """
 
     pid: int
@@ -367,7 +367,7 @@ class ChildStop:
     deadline: float | None = None
 
     def hear(self, number: int, report: ChildReport) -> None:
-        """Pass on a signal, or kill the child where it has had its chance."""
+        """Pass on a signal, or kill the child if it had one before."""
         now = time.monotonic()
         if now - self.at < ONE_SIGNAL_SECONDS:
             return
@@ -385,7 +385,7 @@ class ChildStop:
 
 
 def watch(child: Child, orders: int, wakeup: int) -> Ended:
-    """Wait until the child ends; stop it where that is ordered, and where the process that gives orders was killed.
+    """Wait until the child ends; stop it when an order says so, or when the process that gives orders was killed.
 
     Args:
         orders: a descriptor from which the numbers of signals for the child are read.
@@ -393,8 +393,8 @@ def watch(child: Child, orders: int, wakeup: int) -> Ended:
     """
     report, stop, began = child.report, ChildStop(child.pid), time.monotonic()
     while (status := reap(child.pid)) is None:
-        left = None if stop.deadline is None else max(0.0, stop.deadline - time.monotonic())
-        ready, _, _ = select.select([wakeup, orders, *([child.pipe] if child.open else [])], [], [], left)
+        timeout = None if stop.deadline is None else max(0.0, stop.deadline - time.monotonic())
+        ready, _, _ = select.select([wakeup, orders, *([child.pipe] if child.open else [])], [], [], timeout)
         child.listen()
         signals_in(wakeup)  # the child has received those too: they come from the terminal, or as orders
         if orders in ready:
@@ -405,7 +405,7 @@ def watch(child: Child, orders: int, wakeup: int) -> Ended:
                     end_descendants(0.0)
                     os._exit(FAILED)
         if report.code is not None and stop.deadline is None and not stop.killed:
-            # After its last report only the end of Python remains, in which Ray would wait for processes that are dead.
+            # After its last report only the end of Python remains, where Ray would wait for processes that are dead.
             stop.deadline = time.monotonic() + (LEAVE_SECONDS if report.lost is None else 0.0)
         if stop.deadline is not None and time.monotonic() >= stop.deadline:
             stop.kill()
@@ -457,7 +457,7 @@ def send_signal(pid: int, number: int) -> None:
 
 
 def reap(pid: int) -> int | None:
-    """Collect every child that has ended, adopted orphans too; the wait status of this one if it is among them."""
+    """Collect all children that have ended, adopted orphans too; returns the wait status of `pid`, if it is one."""
     wait_status = None
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -470,22 +470,22 @@ def reap(pid: int) -> int | None:
 
 
 def end_descendants(patience: float) -> None:
-    """End what the child has left running.
+    """End the processes that the child has left running.
 
     Args:
-        patience: seconds in which it may end by itself.
+        patience: seconds in which they may end by themselves.
     """
     end = time.monotonic() + patience
-    while (left := descendants(os.getpid())) and time.monotonic() < end + LEAVE_SECONDS:
+    while (pids := descendants(os.getpid())) and time.monotonic() < end + LEAVE_SECONDS:
         if time.monotonic() >= end:
-            for pid in left:
+            for pid in pids:
                 send_signal(pid, signal.SIGKILL)
         time.sleep(0.02)
         reap(0)
 
 
 def descendants(pid: int) -> list[int]:
-    """The living processes below this one, where the system shows them under /proc."""
+    """The living processes below one, where the system shows them under /proc."""
     parents: dict[int, int] = {}
     for place in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):

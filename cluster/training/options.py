@@ -31,10 +31,10 @@ TrainFunction = Callable[..., Any]
 
 @dataclass(frozen=True)
 class NamedFunction:
-    """A function that trains, as it is found again in another process.
+    """A function that trains, named so that another process finds it again.
 
     Attributes:
-        name: how messages and the run call it.
+        name: its name in messages and in the run.
         reference: a recipe's name, 'module:function', or the function itself.
         folder: where the module is looked up first.
     """
@@ -45,12 +45,12 @@ class NamedFunction:
 
     @property
     def module(self) -> str | None:
-        """'module:function' of a function of the user's; None for a recipe, and for a function without such a name."""
+        """'module:function' of the user's function; None for a recipe, and for a function without such a name."""
         return self.reference if isinstance(self.reference, str) and ":" in self.reference else None
 
     @property
     def is_recipe(self) -> bool:
-        """Whether it is a recipe of this package's."""
+        """Whether it is a recipe of this package."""
         return isinstance(self.reference, str) and ":" not in self.reference
 
     def load(self) -> TrainFunction:
@@ -76,27 +76,27 @@ def named_function(function: str | TrainFunction, folder: Path | None = None) ->
     Raises:
         JobError: there is no such recipe, or it cannot be called.
     """
-    here = (folder or Path.cwd()).absolute()
-    if not here.is_dir():
+    place = (folder or Path.cwd()).absolute()
+    if not place.is_dir():
         raise JobError(f"folder: must be a folder, not {quoted(str(folder))}; leave it out for the current directory")
     if isinstance(function, str):
         if ":" not in function and function not in RECIPES:
             raise JobError(
                 f"recipe: must be a recipe or module:function, not {quoted(function)}; {nearest(function, RECIPES)}"
             )
-        return NamedFunction(function, function, here)
+        return NamedFunction(function, function, place)
     if not callable(function):
         raise JobError(f"function: must be a recipe, 'module:function' or a function, not {quoted(function)}")
     named = _by_name(function)
     if named is not None:
         return NamedFunction(named[0], named[0], named[1])
-    return NamedFunction(getattr(function, "__qualname__", repr(function)), function, here)
+    return NamedFunction(getattr(function, "__qualname__", repr(function)), function, place)
 
 
 def _by_name(function: TrainFunction) -> tuple[str, Path] | None:
-    """'module:function' of a function in a file of the user's, and the folder of that file's top package.
+    """'module:function' of a function in one of the user's files, and the folder of that file's top package.
 
-    So it travels as its name beside its files, and a worker imports it as this process did.
+    With them it travels as a name beside its files, and a worker imports it as this process did.
     """
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     file = getattr(sys.modules.get(module or ""), "__file__", None)
@@ -127,14 +127,14 @@ def parameters_of(function: TrainFunction, name: str) -> dict[str, inspect.Param
     if not parameters or parameters[0].kind not in positional:
         raise JobError(f"function: {name} must take a Training as its first argument: def train(training, …)")
     rest = parameters[1:]
-    nameless = next((each for each in rest if each.kind is inspect.Parameter.POSITIONAL_ONLY), None)
+    nameless = next((parameter for parameter in rest if parameter.kind is inspect.Parameter.POSITIONAL_ONLY), None)
     if nameless is not None:
         raise JobError(f"function: {name} must take {nameless.name} by name; leave out the '/' after it")
-    return {each.name: each for each in rest if each.kind is not inspect.Parameter.VAR_POSITIONAL}
+    return {parameter.name: parameter for parameter in rest if parameter.kind is not inspect.Parameter.VAR_POSITIONAL}
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the options of a recipe or function are by default, in words: by optimiser, where recipes differ in that.
+# The defaults of the options of a recipe or function, in words; a recipe may have another one for each optimiser.
 
 
 def table_of(recipe: TrainFunction) -> OptionTable:
@@ -143,7 +143,7 @@ def table_of(recipe: TrainFunction) -> OptionTable:
 
 
 def default_words(parameter: inspect.Parameter, table: OptionTable | None = None) -> str:
-    """The default of an option that has one, and with which optimisers or schedules alone a recipe takes it.
+    """The default of an option, and where a recipe takes it only with some optimisers or schedules, which these are.
 
     Args:
         table: of the recipe; None for a function of the user's.
@@ -155,13 +155,13 @@ def default_words(parameter: inspect.Parameter, table: OptionTable | None = None
     for optimizer, default in by_optimizer.items():
         optimizers_of.setdefault(_spell(default), []).append(optimizer)
     first, *others = optimizers_of
-    words = [first, *(f"{other} with {alternatives(optimizers_of[other])}" for other in others)]
-    taken = table.takers_of(parameter.name)
-    return ", ".join(words) + (f"; only with {taken.field} {alternatives(taken.names)}" if taken else "")
+    words = [first, *(f"{default} with {alternatives(optimizers_of[default])}" for default in others)]
+    takers = table.takers_of(parameter.name)
+    return ", ".join(words) + (f"; only with {takers.field} {alternatives(takers.names)}" if takers else "")
 
 
 def _spell(default: Any) -> str:
-    """A value as a command line has it."""
+    """A value as it is written on a command line."""
     if isinstance(default, Words):
         return str(default)
     if default is None or default == ():
@@ -179,7 +179,7 @@ WORDS = {
     type(None): "none",
     Path: "a path",
 }
-DECIDED = ("device", "report", "seed")  # of recipes: by --gpus-per-worker, and by train itself
+DECIDED = ("device", "report", "seed")  # options of recipes that --gpus-per-worker or `train` itself decides
 LISTS = (list, tuple, Sequence)
 TRUE, FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
@@ -195,28 +195,31 @@ def check_options(
     """The options of a function, each of the type that its signature names.
 
     Args:
-        given: by the names of the parameters.
-        own: the options of the launcher, whose names no parameter without a default may have.
-        texts: the values are words of a command line.
+        given: the values, by the names of the parameters.
+        own: the options of the launcher; no parameter without a default may have the name of one.
+        texts: whether the values are words of a command line.
 
     Raises:
         JobError: an option that the function does not have, one that is missing, or a wrong type.
     """
-    parameters = {name: each for name, each in parameters_of(function, what.name).items() if is_option(each, what, own)}
-    taken = next((name for name in parameters if name in own), None)
-    if taken is not None:
+    parameters = {
+        name: parameter
+        for name, parameter in parameters_of(function, what.name).items()
+        if is_option(parameter, what, own)
+    }
+    clash = next((name for name in parameters if name in own), None)
+    if clash is not None:
         raise JobError(
-            f"function: {what.name} has an option {taken}, which is one of train's own; give it another name"
+            f"function: {what.name} has an option {clash}, which is one of train's own; give it another name"
         )
-    takes_all = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
-    known = [each for each in parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
-    names = [each.name for each in known]
-    unknown = next((name for name in given if name not in names), None)
+    named = {name: each for name, each in parameters.items() if each.kind is not inspect.Parameter.VAR_KEYWORD}
+    takes_all = len(named) < len(parameters)
+    unknown = next((name for name in given if name not in named), None)
     if unknown is not None and not takes_all:
         ours = difflib.get_close_matches(unknown, own, n=1, cutoff=0.8)
-        meant = f"did you mean {ours[0]} of train itself? " if ours else ""
-        raise JobError(f"{unknown}: is no option of {what.name}; {meant}{nearest(unknown, names)}")
-    missing = next((each.name for each in known if each.default is each.empty and each.name not in given), None)
+        hint = f"did you mean {ours[0]} of train itself? " if ours else ""
+        raise JobError(f"{unknown}: is no option of {what.name}; {hint}{nearest(unknown, list(named))}")
+    missing = next((name for name, each in named.items() if each.default is each.empty and name not in given), None)
     if missing is not None:
         raise JobError(f"{missing}: is required by {what.name}; give it a value")
     types_of = _annotations(function)
@@ -230,7 +233,7 @@ def check_options(
 
 
 def is_option(parameter: inspect.Parameter, what: NamedFunction, own: Sequence[str]) -> bool:
-    """Whether a parameter is an option of the function's: what the launcher decides itself is left at its default."""
+    """Whether a parameter is an option of the function; what the launcher decides itself is left at its default."""
     decided = (*own, *DECIDED) if what.is_recipe else own
     return parameter.name not in decided or parameter.default is parameter.empty
 
@@ -240,68 +243,69 @@ def describe_options(
 ) -> list[dict[str, str | None]]:
     """Each option of a function: its `name` on a command line, its `type` and `default` in words.
 
-    One that must be given has None for its default.
+    An option that must be given has None for its default.
     """
     types_of = _annotations(function)
     table = table_of(function) if what.is_recipe else None
     return [
         {
-            "name": f"--{each.name.replace('_', '-')}",
-            "type": _words(types_of.get(each.name, _of_default(each))),
-            "default": None if each.default is each.empty else default_words(each, table),
+            "name": f"--{parameter.name.replace('_', '-')}",
+            "type": _words(types_of.get(parameter.name, _of_default(parameter))),
+            "default": None if parameter.default is parameter.empty else default_words(parameter, table),
         }
-        for each in parameters_of(function, what.name).values()
-        if each.kind is not inspect.Parameter.VAR_KEYWORD and is_option(each, what, own)
+        for parameter in parameters_of(function, what.name).values()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD and is_option(parameter, what, own)
     ]
 
 
 def option_lines(described: Sequence[Mapping[str, str | None]]) -> list[str]:
     """A line for each option."""
-    return [
-        f"{each['name']}  {each['type']}; {'required' if each['default'] is None else 'default: ' + each['default']}"
-        for each in described
-    ]
+    lines = []
+    for option in described:
+        default = "required" if option["default"] is None else f"default: {option['default']}"
+        lines.append(f"{option['name']}  {option['type']}; {default}")
+    return lines
 
 
 def read_words(words: Sequence[str]) -> dict[str, str]:
-    """`--name value`, `--name=value`, `--name` and `--no-name` of a command line, as texts by their names.
+    """The values of `--name value`, `--name=value`, `--name` and `--no-name`, as texts by their names.
 
     Raises:
         JobError: a word that belongs to no option, or an option twice.
     """
-    found: dict[str, str] = {}
-    left = list(words)
-    while left:
-        word = left.pop(0)
+    texts: dict[str, str] = {}
+    remaining = list(words)
+    while remaining:
+        word = remaining.pop(0)
         if not word.startswith("--") or word == "--":
             raise JobError(f"train: {quoted(word)} belongs to no option; write --NAME {quoted(word)}")
         written, equals, value = word.removeprefix("--").partition("=")
         name = written.replace("-", "_")
         if not equals:
-            if left and not left[0].startswith("--"):
-                value = left.pop(0)
+            if remaining and not remaining[0].startswith("--"):
+                value = remaining.pop(0)
             else:
                 name, value = (name[3:], "false") if name.startswith("no_") else (name, "true")
-        if name in found:
+        if name in texts:
             raise JobError(f"{name}: is given twice; leave one out")
-        found[name] = value
-    return found
+        texts[name] = value
+    return texts
 
 
 def _annotations(function: TrainFunction) -> dict[str, Any]:
-    """The types that a signature names, also by `**options: Unpack[…]`; none where a name in it cannot be found."""
+    """The types that a signature names, also by `**options: Unpack[…]`; none where a type cannot be found."""
     try:
-        found = typing.get_type_hints(function)
-        unpacked = [get_args(kind)[0] for kind in found.values() if get_origin(kind) is typing.Unpack]
+        types_of = typing.get_type_hints(function)
+        unpacked = [get_args(kind)[0] for kind in types_of.values() if get_origin(kind) is typing.Unpack]
         for kind in unpacked:
-            found = typing.get_type_hints(kind) | found
+            types_of = typing.get_type_hints(kind) | types_of
     except Exception:
         return {}
-    return found
+    return types_of
 
 
 def _of_default(parameter: inspect.Parameter | None) -> Any:
-    """The type of a parameter that names none: that of its default."""
+    """The type of the default of a parameter that names no type; `Any` where that says little."""
     kind = type(None if parameter is None else parameter.default)
     return kind if kind in (bool, int, float, str) else Any
 
@@ -343,10 +347,10 @@ def _read(name: str, text: str, kind: Any) -> Any:
                 continue
     if str in kinds:
         return text
-    literals = {str(each): each for each in kinds if not isinstance(each, type) and not get_origin(each)}
+    literals = {str(value): value for value in _values_of(kinds)}
     if text in literals:
         return literals[text]
-    if any(get_origin(each) in LISTS for each in kinds) and not text.startswith("["):
+    if any(get_origin(part) in LISTS for part in kinds) and not text.startswith("["):
         text = f"[{text}]"
     try:
         return parse_yaml(text.encode())
@@ -360,7 +364,7 @@ def _alternatives(kind: Any) -> list[Any]:
     """The types of a union, the values of a Literal; a type alone as it is."""
     origin = get_origin(kind)
     if origin in (typing.Union, types.UnionType):
-        return [each for part in get_args(kind) for each in _alternatives(part)]
+        return [alternative for part in get_args(kind) for alternative in _alternatives(part)]
     if origin is Literal:
         return list(get_args(kind))
     if origin is typing.Annotated:
@@ -368,14 +372,21 @@ def _alternatives(kind: Any) -> list[Any]:
     return [kind]
 
 
+def _values_of(kinds: Sequence[Any]) -> list[Any]:
+    """Those of the alternatives that are values of a Literal."""
+    return [kind for kind in kinds if not isinstance(kind, type) and not get_origin(kind)]
+
+
 def _words(kind: Any) -> str:
     """A type in words."""
     if kind is Any:
         return "any value"
     kinds = _alternatives(kind)
-    values = [each for each in kinds if not isinstance(each, type) and not get_origin(each)]
-    plain = [_word(each) for each in kinds if each not in values]
-    return " or ".join(dict.fromkeys([*plain, *([f"one of {', '.join(map(str, values))}"] if values else [])]))
+    values = _values_of(kinds)
+    words = [_word(part) for part in kinds if part not in values]
+    if values:
+        words.append(f"one of {', '.join(map(str, values))}")
+    return " or ".join(dict.fromkeys(words))
 
 
 def _word(kind: Any) -> str:
@@ -389,7 +400,7 @@ def _word(kind: Any) -> str:
 
 
 def _many(words: str) -> str:
-    """Several of what a type is in words: "whole numbers" of "a whole number"."""
+    """The plural of a type in words: "whole numbers" for "a whole number"."""
     if " or " in words or not words.startswith("a "):
         return f"{words} each"
     head, of, rest = words.removeprefix("a ").partition(" of ")

@@ -31,9 +31,9 @@ from landscape.training.kept_files import Checkpoint
 from landscape.training.training import Training
 
 # ----------------------------------------------------------------------------------------------------
-# A training as it is asked for: what is trained, its options, its run, its workers; and what each rank is told.
+# A training that was requested: what is trained, its options, its run, its workers; and the plan that each rank gets.
 
-THREADS = 1  # of a rank on a CPU: how many share a sum decides how it rounds
+THREADS = 1  # of a rank on a CPU; sums round differently when another number of threads share them
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class TrainingJob:
 
     Attributes:
         run: the run's folder or URL, as it was given.
-        options: of the function, checked.
-        workers: how many; None for one per GPU, and for one where there are none.
+        options: those of the function, checked.
+        workers: how many ranks; None for one per GPU, or one where there are no GPUs.
         gpus_per_worker: None for one where there are GPUs.
-        here: what a relative run is below; the function may change the current directory.
+        here: the folder that a relative run lies below, as the function may change the current directory.
     """
 
     what: NamedFunction
@@ -77,12 +77,12 @@ class TrainingJob:
 
     @property
     def problem(self) -> str | None:
-        """'module:function', whose files travel to a cluster; None where nothing has to."""
+        """'module:function', whose files travel to a cluster; None where no file has to."""
         return self.what.module
 
     @property
     def device(self) -> str:
-        """Which devices: GPUs where there are any, unless each worker is to have none of them."""
+        """The kind of device: a GPU where there is one, unless workers are to have none."""
         return "cpu" if self.gpus_per_worker == 0 else "auto"
 
     @property
@@ -96,16 +96,16 @@ class TrainingJob:
 
 @dataclass(frozen=True)
 class RankPlan:
-    """What every rank of a training is told.
+    """What every rank of a training gets to know.
 
     Attributes:
         run: an absolute folder or a URL; empty for a folder of the rank's own, which is removed at the end.
-        card: what the file says that describes the driver in the run; a node that does not see it does not see the run.
+        card: the content of the run's file that describes the driver; a node that reads another does not see the run.
         path: the driver's module path.
         here: the driver's working directory.
-        former: the function that the run was trained by, where it was another one.
-        steps: end after so many measured steps; None to train to the end.
-        warm: steps before those, which are not measured.
+        former: the function that trained the run before, where it was another one.
+        steps: the number of measured steps after which a rank ends; None to train to the end.
+        warm: the number of steps before those, which are not measured.
     """
 
     what: NamedFunction
@@ -121,8 +121,8 @@ class RankPlan:
 
 
 def plan_of(job: TrainingJob, **changes: Any) -> RankPlan:
-    """What the ranks of a training are told."""
-    path = tuple(os.path.abspath(each) for each in sys.path)
+    """The plan that the ranks of a training get."""
+    path = tuple(os.path.abspath(folder) for folder in sys.path)
     plan = RankPlan(job.what, dict(job.options), job.run_path, job.seed, path=path, here=os.getcwd())
     return replace(plan, **changes)
 
@@ -130,7 +130,7 @@ def plan_of(job: TrainingJob, **changes: Any) -> RankPlan:
 # ----------------------------------------------------------------------------------------------------
 # How fast a rank trains, and how much of its time is communication: measured around a `Training`, from outside.
 
-# Within an epoch a line says how far it is, first after so many seconds, then after twice as many each time.
+# Within an epoch a line says how far it is: first after so many seconds, and after twice as many each time.
 TELL_SECONDS, MOST_TELL_SECONDS = 5.0, 60.0
 
 log = logging.getLogger("landscape")
@@ -146,9 +146,9 @@ class Pace:
     """What one rank has done so far.
 
     Attributes:
-        steps, samples, seconds: of the batches; samples are of whole batches, over all ranks.
-        mean_seconds: of the time, spent in means over the ranks.
-        step_seconds: of each measured step.
+        steps, samples, seconds: those of the batches; samples are counted over all ranks.
+        mean_seconds: how much of the time was spent in means over the ranks.
+        step_seconds: the duration of each measured step.
     """
 
     steps: int = 0
@@ -161,14 +161,14 @@ class Pace:
 
 
 class PacedTraining(Training):
-    """A `Training` that tells how fast it goes; to its function it is one like any other.
+    """A `Training` that reports how fast it goes; to its function it is one like any other.
 
     Args:
         run, options: those of `Training`.
-        tell: is told the pace of rank 0 at each epoch's end, and now and then in between.
-        steps: end with `MeasurementDone` after so many steps, `warm` of them beforehand not counted.
-        function: what trains, by its name.
-        former: what trained the run before, where it was another function.
+        tell: gets the pace of rank 0 at the end of each epoch, and now and then in between.
+        steps: end with `MeasurementDone` after so many steps, which come after `warm` others.
+        function: the name of the function that trains.
+        former: the name of the one that trained the run before, where it was another.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class PacedTraining(Training):
         self._network: nn.Module | None = None
         self._losses: tuple[Tensor, int] | None = None  # sum over samples, and their number
         self._has_kept = False
-        self._in_batch = 0  # samples of the batch whose loss has not been told yet
+        self._in_batch = 0  # samples of the present batch, while its loss is not known
         self.pace = Pace()
 
     def prepare(self, model: nn.Module, **options: Any) -> nn.Module:
@@ -211,20 +211,20 @@ class PacedTraining(Training):
         return mean
 
     def _load(self, objects: dict[str, Any], last: Checkpoint) -> None:
-        """As `Training._load`; what another function has trained is refused, or gone on with, in words that say so."""
-        told = f"run {quoted(str(self.run))} was trained by {self._former}"
+        """As `Training._load`; where another function has trained before, an error or a warning says so."""
+        history = f"run {quoted(str(self.run))} was trained by {self._former}"
         try:
             super()._load(objects, last)
         except JobError as error:
             if not self._former:
                 raise
-            what, _, rest = str(error).rpartition("; ")  # the rest would be its remedy, which is for the same function
+            reason, _, remedy = str(error).rpartition("; ")  # the remedy is for the same function, and left out
             raise JobError(
-                f"function: {told}, not by {self._function}; go on with {self._former}, name another run, or begin "
-                f"anew with overwrite\n{what or rest}"
+                f"function: {history}, not by {self._function}; go on with {self._former}, name another run, or begin "
+                f"anew with overwrite\n{reason or remedy}"
             ) from None
         if self._former and self.is_first:
-            log.warning("%s; it goes on by %s", told, self._function)
+            log.warning("%s; it goes on by %s", history, self._function)
 
     def keep(self, **state: Any) -> None:
         """As `Training.keep`."""
@@ -237,11 +237,11 @@ class PacedTraining(Training):
         """As `Training.batches`."""
         return self._timed(super().batches(count, batch_size, epoch, **options), count, epoch)
 
-    def _timed(self, given: Iterator[Share], count: int, epoch: int) -> Iterator[Share]:
+    def _timed(self, shares: Iterator[Share], count: int, epoch: int) -> Iterator[Share]:
         pace, samples, self._losses = self.pace, 0, None
-        began = told = time.perf_counter()
+        began = reported = time.perf_counter()
         pause = TELL_SECONDS
-        for share in given:
+        for share in shares:
             start = time.perf_counter()
             self._in_batch = share.samples
             yield share
@@ -249,15 +249,15 @@ class PacedTraining(Training):
             samples += share.samples
             pace.steps += 1
             self._count_step(now - start, share.samples)
-            if now - told > pause:
-                told, pause = now, min(2 * pause, MOST_TELL_SECONDS)
+            if now - reported > pause:
+                reported, pause = now, min(2 * pause, MOST_TELL_SECONDS)
                 self._tell_pace(epoch, samples, now - began, count)
         self._in_batch = 0
         pace.epochs += 1
         self._tell_pace(epoch, samples, time.perf_counter() - began)
 
     def _count_step(self, seconds: float, samples: int) -> None:
-        """Add a step; before the measured ones, forget it."""
+        """Count a step, unless it comes before the measured ones."""
         pace = self.pace
         if self._stop_after is not None and pace.steps <= self._warm:
             pace.mean_seconds = 0.0
@@ -269,10 +269,10 @@ class PacedTraining(Training):
                 raise MeasurementDone
 
     def _tell_pace(self, epoch: int, samples: int, seconds: float, count: int | None = None) -> None:
-        """Tell the pace of an epoch; `count` is its number of samples where it has not ended."""
+        """Report the pace of an epoch; `count` is its number of samples where it has not ended."""
         if self._losses is not None:
-            total, told = self._losses
-            self.pace.loss = float(total) / told
+            total, number = self._losses
+            self.pace.loss = float(total) / number
         if self.is_first and samples:
             self._tell(
                 PACE,
@@ -280,9 +280,10 @@ class PacedTraining(Training):
             )
 
     def summary(self) -> dict[str, Any]:
-        """What this rank did, as plain values; `communication` is the share of its time, None for a rank alone.
+        """What this rank did, as plain values.
 
-        `total_steps` and `total_epochs` count those before this start too; epochs are None where no collector does.
+        `communication` is the share of its time that it took, None for a single rank. `total_steps` and
+        `total_epochs` also count those before this start; epochs are None where no collector counts them.
         """
         pace = self.pace
         share = None
@@ -292,9 +293,9 @@ class PacedTraining(Training):
         return asdict(pace) | totals | {"rank": self.rank, "world": self.world, "communication": share}
 
     def _backward_seconds(self) -> float:
-        """Seconds from the first sum of gradients over the ranks to the end of the last, of all backward passes.
+        """Seconds of all backward passes from the first sum of gradients over the ranks to the end of the last.
 
-        DistributedDataParallel measures it, of some steps; most of it passes while gradients are computed.
+        DistributedDataParallel measures them for some steps. Most of this time gradients are computed as well.
         """
         if not isinstance(self._network, nn.parallel.DistributedDataParallel):
             return 0.0
@@ -303,16 +304,16 @@ class PacedTraining(Training):
         return float(measured.get("avg_backward_comm_time", 0)) * 1e-9 * steps
 
 
-OF_CONNECTIONS = ("gloo/", "NCCL", "Connection closed")  # in the text of what torch.distributed raises
+OF_CONNECTIONS = ("gloo/", "NCCL", "Connection closed")  # in the texts of connection errors of torch.distributed
 KINDS = {BAD_USAGE: JobError, NOT_FOUND: NotFoundError}  # of errors, by their exit codes
 
 
 class RankFailed(Exception):
-    """A training cannot go on for a reason other than a lost rank: another try would end in the same way.
+    """A training cannot go on, and not because of a lost rank: another try would end in the same way.
 
     Args:
-        text: why, as a user reads it.
-        exit_code: of the command.
+        text: the reason, as a user reads it.
+        exit_code: that of the command.
     """
 
     def __init__(self, text: str, exit_code: int = FAILED) -> None:
@@ -325,7 +326,7 @@ class RankFailed(Exception):
 
 
 class PeerLost(Exception):
-    """A rank lost the connection to another one; it cannot tell why."""
+    """A rank lost the connection to another one, for a reason that it does not know."""
 
 
 def run_rank(
@@ -337,11 +338,11 @@ def run_rank(
     own_process: bool = False,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Train as one rank: where there is a process group, as that of this process, else alone.
+    """Train as one rank: as this process's rank in the process group, or alone where there is none.
 
     Args:
-        tell: is told what there is to say to the user, and at the end the summary.
-        own_process: nothing else happens in this process, whose output is the rank's log.
+        tell: gets what the user should know, and at the end the summary.
+        own_process: whether this process does nothing else; its output then is the rank's log.
 
     Returns:
         What the rank did, as `PacedTraining.summary` says.
@@ -352,7 +353,7 @@ def run_rank(
     """
     rank, world = rank_and_world()
     if own_process:
-        sys.path[:0] = [each for each in plan.path if each not in sys.path]
+        sys.path[:0] = [folder for folder in plan.path if folder not in sys.path]
     with contextlib.ExitStack() as stack:
         run = plan.run or stack.enter_context(tempfile.TemporaryDirectory(prefix="landscape-training-"))
         with _translate_errors(plan, rank, world):
@@ -408,7 +409,7 @@ class _Telling(logging.Handler):
 
 @contextlib.contextmanager
 def _set_threads(device: str) -> Iterator[None]:
-    """A rank on a CPU uses one thread, with Ray and without: how many share a sum decides how it rounds."""
+    """Let a rank on a CPU use one thread, with Ray and without, so that its sums round in the same way."""
     before = torch.get_num_threads()
     torch.set_num_threads(before if device != "cpu" and torch.cuda.is_available() else THREADS)
     try:
@@ -430,7 +431,7 @@ def _log_traceback(log: TextIO | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _translate_errors(plan: RankPlan, rank: int, world: int) -> Iterator[None]:
-    """Turn whatever is raised into what it means for the training."""
+    """Turn whatever is raised into RankFailed or PeerLost, by what it means for the training."""
     try:
         yield
     except LandscapeError as error:

@@ -1,4 +1,4 @@
-"""What a training says: lines on stderr while it runs, its pace as a value at its end, and the logs of its ranks."""
+"""What a training reports: lines on stderr while it runs, its result at the end, and the logs of its ranks."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from landscape.store.state import finite
 # News from the ranks and the controller of a training to its driver, by way of an actor.
 
 # The kinds of news.
-PACE = "pace"  # of one rank: an epoch, or what of it is done
-SUMMARY = "summary"  # of one rank, at its end
-STARTED = "started"  # of one rank
-KEPT = "kept"  # a checkpoint
-LOST = "lost"  # ranks, which begin anew: a line for the user
+PACE = "pace"  # how fast a rank did an epoch, or the part of it that is done
+SUMMARY = "summary"  # what a rank did, at its end
+STARTED = "started"  # a rank has started
+KEPT = "kept"  # a checkpoint is kept
+LOST = "lost"  # ranks are lost and begin anew: a line for the user
 REMARK = "remark"  # another line for the user
 CONTROLLER = "controller"  # the handle of Ray Train's controller
-MOST_NEWS = 10_000  # that wait for the driver; the oldest go first
+MOST_NEWS = 10_000  # that wait for the driver; beyond that the oldest are dropped
 
 
 class Board:
@@ -57,9 +57,9 @@ class Board:
         return kind in self._told
 
     def take(self) -> list[dict[str, Any]]:
-        """All that was told since the last call."""
-        taken, self._news = self._news, []
-        return taken
+        """All news since the last call."""
+        news, self._news = self._news, []
+        return news
 
 
 @dataclass
@@ -79,8 +79,8 @@ class Report:
         """Take a piece of news."""
         match news["kind"]:
             case "pace":
-                told = {name: value for name, value in news.items() if name != "kind"}
-                self._write(pace_text(news, self.epochs), PACE, **dict(finite(told)))
+                fields = {name: value for name, value in news.items() if name != "kind"}
+                self._write(pace_text(news, self.epochs), PACE, **dict(finite(fields)))
             case "lost":
                 self.ranks.clear()
                 self._write(news["text"], LOST, logging.WARNING)
@@ -105,11 +105,11 @@ class TrainingResult:
     Attributes:
         run: the run's folder or URL.
         workers: how many ranks it had at its end.
-        epochs, steps, samples, seconds: what was done since this start, in batches; `seconds` leaves out evaluation.
+        epochs, steps, samples, seconds: those since this start; `seconds` are those of batches, without evaluation.
         total_steps, total_epochs: those of the whole run; epochs are None where the function has no collector.
-        loss: the mean over the last epoch; None where the function told none.
-        communication: the share of each rank's time that passed while ranks exchanged gradients and means, in the
-            order of the ranks; most of it while gradients are computed. Empty for one rank.
+        loss: the mean over the last epoch; None where the function reports no loss.
+        communication: the share of each rank's time in which ranks exchanged gradients and means, in the order of the
+            ranks; most of this time gradients were computed as well. Empty for one rank.
     """
 
     run: str
@@ -134,12 +134,12 @@ def result_of(run: str, ranks: dict[int, dict[str, Any]]) -> TrainingResult:
     first = ranks.get(0, {})
     names = ("epochs", "steps", "samples", "seconds", "loss", "total_steps", "total_epochs")
     same = {name: first[name] for name in names if name in first}
-    shares = [each["communication"] for _, each in sorted(ranks.items()) if each["communication"] is not None]
+    shares = [summary["communication"] for _, summary in sorted(ranks.items()) if summary["communication"] is not None]
     return TrainingResult(run, first.get("world", 1), **same, communication=tuple(shares))
 
 
 def pace_text(news: dict[str, Any], epochs: int | None) -> str:
-    """A line on an epoch: which, its loss, how fast; how far it is where it has not ended."""
+    """A line on an epoch: its number, its loss and its speed; and if it has not ended, how much of it is done."""
     parts = [f"epoch {news['epoch']}" + (f" of {epochs}" if epochs else "")]
     if news["count"]:
         parts[0] += f", {news['samples'] / news['count']:.0%} done"
@@ -149,8 +149,8 @@ def pace_text(news: dict[str, Any], epochs: int | None) -> str:
     return f"{parts[0]}: {', '.join(parts[1:])}"
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _done(epochs: int | None, steps: int) -> str:
@@ -158,7 +158,7 @@ def _done(epochs: int | None, steps: int) -> str:
 
 
 def result_text(result: TrainingResult) -> str:
-    """The result in a line or two: what this start did, and what the run has where an earlier start did a part."""
+    """The result in words: what this start did, and where an earlier one did a part, what the run has."""
     whole = _done(result.total_epochs, result.total_steps)
     if not result.steps:
         return f"{quoted(result.run)}: nothing was left to do" + (f" after {whole}" if result.total_steps else "")
@@ -202,15 +202,15 @@ def read_log(run: str, rank: int) -> str:
         if not folder.exists():
             raise NotFoundError(f"run {quoted(run)} does not exist; look with landscape list, or give another")
         ranks = sorted(int(match[1]) for match in map(NAME.fullmatch, folder.names(FOLDER)) if match)
-        known = f"it has logs of ranks {', '.join(map(str, ranks))}" if ranks else "no training has logged there yet"
-        raise NotFoundError(f"rank: run {quoted(run)} has no log of rank {rank}; {known}")
+        existing = f"it has logs of ranks {', '.join(map(str, ranks))}" if ranks else "no training has logged there yet"
+        raise NotFoundError(f"rank: run {quoted(run)} has no log of rank {rank}; {existing}")
     return content.decode(errors="replace")
 
 
 def follow_log(run: str, rank: int, write: Callable[[str], object], is_over: Callable[[], bool]) -> None:
     """Write the log of a rank as it grows, until the training is over and all of it is written.
 
-    While the training runs, a log that is not there yet is waited for.
+    While the training runs, a log that does not exist yet may still come.
 
     Raises:
         NotFoundError: as `read_log`; or the training has fewer ranks.
@@ -218,7 +218,7 @@ def follow_log(run: str, rank: int, write: Callable[[str], object], is_over: Cal
     folder, written = open_folder(run), 0
     decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may be half written
     while True:
-        over = is_over()  # before the look: what is logged meanwhile is still seen
+        over = is_over()  # asked before the look, so that what is logged meanwhile is still seen
         try:
             part = folder.read_range(log_path(rank), written, PART)
         except FileNotFoundError:
@@ -240,18 +240,18 @@ def follow_log(run: str, rank: int, write: Callable[[str], object], is_over: Cal
         time.sleep(LOOK_SECONDS)
 
 
-SYNC_SECONDS = 5.0  # after which what was logged is seen in an object store
+SYNC_SECONDS = 5.0  # after which an object store shows what was logged
 QUIET = ("ray", "torch")  # libraries whose own remarks would hide the function's
 
 
 @contextlib.contextmanager
 def log_rank(run: str, rank: int, world: int, *, own_process: bool) -> Iterator[TextIO]:
-    """Within the block, what this process says goes to the log of the rank, which is yielded.
+    """Within the block, what this process prints and logs goes to the log of the rank, which is yielded.
 
     Args:
         run: an absolute folder or a URL.
-        own_process: the process is this rank's alone: what native code prints is logged too, and nowhere else. Else
-            what Python prints and logs is also written where it was before.
+        own_process: whether the process is this rank's alone. Then everything goes to the log only, also what native
+            code prints; otherwise what Python prints and logs is also written where it was before.
     """
     folder = open_folder(run)
     lines = _local(folder, rank) if "://" not in folder.name else _remote(folder, rank)
@@ -268,7 +268,7 @@ def _mark(rank: int, world: int) -> str:
 
 @contextlib.contextmanager
 def _local(folder: Folder, rank: int) -> Iterator[TextIO]:
-    """A file that is added to; what is written is there at once, also when the process is killed."""
+    """A file that is appended to; what is written stays when the process is killed."""
     place = Path(folder.place(log_path(rank)))
     place.parent.mkdir(parents=True, exist_ok=True)
     # A link would let another file be written.
@@ -279,7 +279,7 @@ def _local(folder: Folder, rank: int) -> Iterator[TextIO]:
 
 @contextlib.contextmanager
 def _remote(folder: Folder, rank: int) -> Iterator[TextIO]:
-    """A pipe whose lines a thread puts into the object store; what is killed loses its last seconds."""
+    """A pipe whose lines a thread puts into the object store; if the process is killed, the last seconds are lost."""
     reader, writer = os.pipe()
     thread = threading.Thread(target=_pass_on, args=(reader, folder.log(log_path(rank))), daemon=True, name="rank log")
     thread.start()
@@ -303,7 +303,7 @@ def _pass_on(reader: int, log: LineLog) -> None:
 
 @contextlib.contextmanager
 def _take_over_output(log: TextIO) -> Iterator[None]:
-    """The descriptors 1 and 2 lead to the log."""
+    """Within the block the descriptors 1 and 2 lead to the log."""
     sys.stdout.flush()
     sys.stderr.flush()
     before = [os.dup(number) for number in (1, 2)]
@@ -343,7 +343,7 @@ class _Both(io.TextIOBase):
 
     @property
     def buffer(self) -> BinaryIO:
-        """For bytes, which are not logged."""
+        """The stream for bytes, which are not logged."""
         return self._first.buffer
 
     @property
@@ -353,7 +353,7 @@ class _Both(io.TextIOBase):
 
 @contextlib.contextmanager
 def _copy_output(log: TextIO) -> Iterator[None]:
-    """What Python prints is written to the log as well."""
+    """Within the block, what Python prints is also written to the log."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _Both(sys.stdout, log), _Both(sys.stderr, log)
     try:
@@ -364,7 +364,7 @@ def _copy_output(log: TextIO) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _log_records(log: TextIO, own_process: bool) -> Iterator[None]:
-    """What Python logs is written to the log; in a process of the rank's own from INFO on."""
+    """Within the block, what Python logs is written to the log; from INFO on, in a process of the rank's own."""
     handler, root = logging.StreamHandler(log), logging.getLogger()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.name.split(".")[0] not in QUIET)

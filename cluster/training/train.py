@@ -48,23 +48,23 @@ from landscape.model.run_files import (
 
 @contextlib.contextmanager
 def record_launch(job: TrainingJob, workers: int, command: str) -> Iterator[None]:
-    """Record in the run that a training runs while the block does, then how it ended.
+    """Record in the run that a training runs while the block does, and then how it ended.
 
-    A start that is refused, and so has changed nothing, leaves the record of the one before it. A driver that is killed
+    A start that is refused has changed nothing, so the record of the start before it stays. A driver that is killed
     leaves its training recorded as running, with a lock that nobody holds.
 
     Raises:
         LandscapeError: the run cannot be written.
     """
     run = job.run_path
-    former, kept = read_launch(run), checkpoint_numbers(open_folder(run))
+    former, before = read_launch(run), checkpoint_numbers(open_folder(run))
     launch = Launch(job.what.name, workers, command, now())
     write_launch(run, launch)
     try:
         yield
     except BaseException as error:
         with contextlib.suppress(LandscapeError):  # of a store that does not answer now: what is raised came first
-            refused = isinstance(error, JobError) and checkpoint_numbers(open_folder(run)) == kept
+            refused = isinstance(error, JobError) and checkpoint_numbers(open_folder(run)) == before
             write_launch(run, former if refused and former else _ended(launch, error))
         raise
     write_launch(run, replace(launch, outcome=DONE))
@@ -77,13 +77,13 @@ def _ended(launch: Launch, error: BaseException) -> Launch:
 
 
 def former_function(job: TrainingJob, overwrite: bool) -> str:
-    """The function that trained the run before, if it was another one; else empty."""
+    """The name of the function that trained the run before, if it was another one; else empty."""
     former = None if overwrite else read_launch(job.run_path)
     return former.function if former is not None and former.function != job.what.name else ""
 
 
 def command_of(job: TrainingJob, workers: int | None, address: str | None = None, allow_open: bool = False) -> str:
-    """The command that goes on with a training; empty where none can name its function or one of its options.
+    """The command that goes on with a training; empty where its function or an option cannot be written in one.
 
     Args:
         workers: how many ranks; None for a training in the process of the command.
@@ -104,7 +104,7 @@ def command_of(job: TrainingJob, workers: int | None, address: str | None = None
 
 
 def option_text(value: Any) -> str | None:
-    """The value of an option as a word of a command; None where it has none, as a function.
+    """The value of an option as a word of a command; None where it cannot be written, such as a function.
 
     >>> option_text(0.1), option_text(True), option_text([[0, 1, 2]]), option_text(print)
     ('0.1', 'true', '[[0, 1, 2]]', None)
@@ -120,7 +120,7 @@ def option_text(value: Any) -> str | None:
 
 
 def next_line(run: str) -> str:
-    """Which commands look at a run that has been trained."""
+    """The commands that look at a run that has been trained."""
     name = shlex.quote(run)
     if not read_info(run):  # without a collector there is nothing to draw
         return f"next: landscape status {name}"
@@ -128,7 +128,7 @@ def next_line(run: str) -> str:
     return f"next: landscape view {name}; its landscapes: landscape run JOB, a file with `run: {name}`{problem}"
 
 
-# Ray Train's own settings, which it reads from the environment of the driver and hands on to its actors.
+# Ray Train's settings, which it reads from the environment of the driver and hands on to its actors.
 SETTINGS = {
     "RAY_TRAIN_V2_ENABLED": "1",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # a lost rank is noticed so soon; by default after 2 s
@@ -141,15 +141,15 @@ SETTINGS = {
 ALONE = {
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
-    # Else each rank is told that `find_unused_parameters` costs time, which `Training.prepare` asks for with a reason.
-    # What warns below Python cannot be filtered otherwise; PyTorch still logs its errors.
+    # PyTorch would warn in each rank that `find_unused_parameters` costs time, but `Training.prepare` needs it.
+    # Warnings from below Python cannot be filtered in another way; PyTorch still logs its errors.
     "TORCH_CPP_LOG_LEVEL": "ERROR",
-}  # a private Ray, whose workers have the environment of this process
+}  # further ones for a private Ray, whose workers have the environment of this process
 
 
 @contextlib.contextmanager
 def ray_train_settings(attached: bool) -> Iterator[None]:
-    """Within the block the environment holds what Ray Train is to do; the user's own settings win."""
+    """Within the block the environment holds these settings of Ray Train, unless the user has set them."""
     added = {name: value for name, value in (SETTINGS | ({} if attached else ALONE)).items() if name not in os.environ}
     os.environ.update(added)
     try:
@@ -216,35 +216,35 @@ def train(
 def make_job(
     function: str | TrainFunction,
     run: str,
-    given: Mapping[str, Any],
+    values: Mapping[str, Any],
     *,
     texts: bool,
     own: Sequence[str] = OWN,
     seed: int = 0,
     folder: Path | None = None,
-    **asked: Any,
+    **others: Any,
 ) -> TrainingJob:
     """A training, with its options checked.
 
     Args:
-        given: the options of the function.
-        texts: they are words of a command line.
+        values: the options of the function.
+        texts: whether they are words of a command line.
         own: names that no option of the function may have.
-        asked: what else `TrainingJob` takes.
+        others: further fields of `TrainingJob`.
 
     Raises:
         JobError: one of them is wrong.
     """
     what = named_function(function, folder)
     code = what.load()
-    options = check_options(what, code, given, own, texts=texts)
+    options = check_options(what, code, values, own, texts=texts)
     if "seed" in parameters_of(code, what.name):
         options = {"seed": seed} | options
-    return TrainingJob(what, run, options, seed, **asked)
+    return TrainingJob(what, run, options, seed, **others)
 
 
 def epochs_of(job: TrainingJob) -> int | None:
-    """How many epochs there will be, where the function has such an option."""
+    """How many epochs there will be; None where the function has no such option."""
     default = parameters_of(job.what.load(), job.what.name).get("epochs")
     epochs = job.options.get("epochs", default.default if default is not None else None)
     return epochs if isinstance(epochs, int) and not isinstance(epochs, bool) else None
@@ -311,7 +311,7 @@ def train_with_ray(
 
 @contextlib.contextmanager
 def name_options_as_here() -> Iterator[None]:
-    """Within the block an error of a session names the option as trainings have it.
+    """Within the block errors of a session about `num_gpus` name `gpus_per_worker`, as trainings call it.
 
     Raises:
         JobError: the same.
@@ -325,7 +325,7 @@ def name_options_as_here() -> Iterator[None]:
 
 
 def ranks_of(job: TrainingJob, placed: Placement) -> Placement:
-    """The ranks: on CPUs one where nobody says how many, because another number rounds otherwise."""
+    """The placement of the ranks: on CPUs a single one unless the job says how many, as others round differently."""
     return placed if job.workers or placed.num_gpus else replace(placed, workers=1)
 
 
@@ -342,21 +342,21 @@ def refuse_without_ray_train() -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How a training speeds up with its workers: one global batch and a fixed number of steps, with each number of them.
+# How a training speeds up with its workers: each number of them trains the same steps with the same global batch.
 
-WARM_STEPS = 3  # which make buffers and pools of memory
+WARM_STEPS = 3  # that are not measured, as they make buffers and pools of memory
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """What some workers reach.
+    """How fast a number of workers trains.
 
     Attributes:
-        samples_per_second: of whole batches, over the median step of rank 0.
-        step_seconds: that median.
-        speedup: over the first number of workers.
-        efficiency: T₁/(W·T_W): the share of W workers' time that a perfect division of the work would take.
-        communication: the share of each rank's time that passed while ranks exchanged gradients and means.
+        step_seconds: the median step of rank 0.
+        samples_per_second: samples of a whole batch, divided by that median.
+        speedup: compared with the first number of workers.
+        efficiency: T₁/(W·T_W), the share of the time of W workers that perfectly divided work would take.
+        communication: the share of each rank's time in which ranks exchanged gradients and means.
     """
 
     workers: int
@@ -371,9 +371,9 @@ class Scaling:
 def measure_scaling(
     job: TrainingJob, workers: Sequence[int], steps: int = 20, *, address: str | None = None, allow_open: bool = False
 ) -> list[Scaling]:
-    """Train for some steps with each number of workers, in folders that are removed; nothing of it is kept.
+    """Train for some steps with each number of workers, in folders that are removed; nothing is kept.
 
-    The first of the numbers is what the others are compared with.
+    The others are compared with the first of the numbers.
 
     Raises:
         JobError: the numbers make no sense, or the cluster has no room for so many workers.
@@ -412,27 +412,27 @@ def measure_scaling(
 
 def scalings_of(measured: Sequence[dict[int, dict[str, Any]]]) -> list[Scaling]:
     """The summaries of the ranks of each measurement, compared with the first."""
-    found = []
+    scalings = []
     first: tuple[int, float] | None = None
     for ranks in measured:
-        one, world = ranks[0], int(ranks[0]["world"])
-        times = one["step_seconds"]
+        summary, world = ranks[0], int(ranks[0]["world"])
+        times = summary["step_seconds"]
         seconds = median(times)
-        pace = one["samples"] / len(times) / seconds
+        pace = summary["samples"] / len(times) / seconds
         first = first or (world, seconds)
-        shares = tuple(each["communication"] for _, each in sorted(ranks.items()) if each["communication"] is not None)
+        shares = result_of("", ranks).communication
         speedup = first[1] / seconds
-        found.append(Scaling(world, len(times), seconds, pace, speedup, speedup * first[0] / world, shares))
-    return found
+        scalings.append(Scaling(world, len(times), seconds, pace, speedup, speedup * first[0] / world, shares))
+    return scalings
 
 
 def scaling_text(measured: Sequence[Scaling]) -> str:
     """The measurements as a table."""
     lines = ["workers  samples/s  ms a step  speed-up  efficiency  communication"]
-    for each in measured:
-        shares = " ".join(f"{share:.0%}" for share in each.communication) or "-"
+    for scaling in measured:
+        shares = " ".join(f"{share:.0%}" for share in scaling.communication) or "-"
         lines.append(
-            f"{each.workers:7d}  {each.samples_per_second:9,.1f}  {1000 * each.step_seconds:9.1f}  "
-            f"{each.speedup:8.2f}  {each.efficiency:10.0%}  {shares}"
+            f"{scaling.workers:7d}  {scaling.samples_per_second:9,.1f}  {1000 * scaling.step_seconds:9.1f}  "
+            f"{scaling.speedup:8.2f}  {scaling.efficiency:10.0%}  {shares}"
         )
     return "\n".join(lines)

@@ -31,8 +31,8 @@ from landscape.core.folders import open_folder
 from landscape.model.run_files import checkpoint_numbers
 
 LOOK_SECONDS = 0.2  # between two looks for news
-ABORT_SECONDS = 5.0  # for the controller to end its workers
-EXPLAIN_SECONDS = 20.0  # without a worker, until the reason is told
+ABORT_SECONDS = 5.0  # in which the controller must end its workers
+EXPLAIN_SECONDS = 20.0  # after which the user is told why there is no worker
 
 
 def train_on_ray(
@@ -45,15 +45,15 @@ def train_on_ray(
     """Train with as many ranks as are placed; returns when all are done.
 
     Args:
-        observer: is given every piece of news.
+        observer: gets every piece of news.
         stop: is asked several times a second; when true, the training is ended.
 
     Raises:
-        Interrupted: `stop` said so.
+        Interrupted: `stop` was true.
         LandscapeError: the function raised, or the cluster failed.
     """
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    board = ray.remote(Board).options(num_cpus=0, scheduling_strategy=here).remote()
+    this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    board = ray.remote(Board).options(num_cpus=0, scheduling_strategy=this_node).remote()
     with tempfile.TemporaryDirectory(prefix="landscape-ray-train-") as storage:
         fit = _FitThread(_trainer(plan, placement, board, storage, overwrite))
         watch = _Watch(plan, placement, board, observer)
@@ -80,8 +80,8 @@ def _trainer(plan: RankPlan, placement: Placement, board: Any, storage: str, ove
 
     # NCCL takes each GPU for one rank only.
     backend = "nccl" if placement.num_gpus >= 1 else "gloo"
-    told = {
-        # What is pickled by value may name modules of the user's, which are found once the rank knows its path.
+    settings = {
+        # It may need modules of the user's when it is unpickled, which are found once the rank has the driver's path.
         "plan": replace(plan, what=None),  # type: ignore[arg-type]
         "what": ray.cloudpickle.dumps(plan.what),
         "path": plan.path,
@@ -91,7 +91,7 @@ def _trainer(plan: RankPlan, placement: Placement, board: Any, storage: str, ove
     }
     return TorchTrainer(
         _on_worker,
-        train_loop_config=told,
+        train_loop_config=settings,
         torch_config=TorchConfig(backend=backend),
         scaling_config=ScalingConfig(
             num_workers=placement.workers,
@@ -108,7 +108,7 @@ def _trainer(plan: RankPlan, placement: Placement, board: Any, storage: str, ove
 
 
 def _on_worker(told: dict[str, Any]) -> None:
-    """What each worker does, in a thread of its own."""
+    """Train as the rank of a worker; Ray Train calls it in a thread of its own."""
     import sys
 
     import ray.train.torch
@@ -134,7 +134,7 @@ def _on_worker(told: dict[str, Any]) -> None:
 
 
 class _FitThread:
-    """Runs `TorchTrainer.fit`, which blocks, in a thread; outside the main thread it leaves signals alone."""
+    """Runs `TorchTrainer.fit` in a thread, since it blocks; outside the main thread it leaves signals alone."""
 
     def __init__(self, trainer: Any) -> None:
         self._error: BaseException | None = None
@@ -165,7 +165,7 @@ class _FitThread:
 
 
 class _Watch:
-    """What the driver does while ranks train: hands on their news, and says why none of them starts."""
+    """Hands on the news of the ranks while they train, and says why none of them starts."""
 
     def __init__(
         self, plan: RankPlan, placement: Placement, board: Any, observer: Callable[[dict[str, Any]], object]
@@ -194,19 +194,19 @@ class _Watch:
             self._explain()
 
     def _explain(self) -> None:
-        """Say why the ranks have no places, where they have none; with places they only take long to start."""
+        """Say why the ranks have no places; those that have places only take long to start."""
         groups = ray.util.placement_group_table().values()
         if any(group["state"] == "PENDING" for group in groups):
             text = explain_placement(self._placement, supply(), ray.available_resources())
             self._observer({"kind": REMARK, "text": text})
 
     def end(self) -> None:
-        """End what still runs. With a session of our own it would end anyway, in a notebook's it would not."""
+        """End what still runs. In a session that a notebook has opened, it would not end by itself."""
         if private_ray_ended():
             return
         if self._controller is not None:
-            # It gives back the places of its workers, which would stay taken if it were killed. Unless it has ended in
-            # order, it ends with this call, which is an error of Ray's.
+            # The controller gives back the places of its workers, which would stay taken if it were killed. It ends
+            # with this call, which Ray reports as an error, unless it has ended already.
             with contextlib.suppress(RayError):
                 ray.get(self._controller.abort.remote(), timeout=ABORT_SECONDS)
         for actor in (self._controller, self._board):
@@ -216,15 +216,14 @@ class _Watch:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What becomes of a training whose ranks fail: decided in Ray Train's controller, by its hooks.
+# What becomes of a training whose ranks fail. This is decided in Ray Train's controller, by its hooks.
 #
-# Ray Train begins the worker group anew after any failure, as `FailureConfig(max_failures=-1)` asks for. What it cannot
-# know is which failures come again: an exception of the function's own, and ranks that die again and again at one
-# place.
+# Ray Train begins the worker group anew after any failure, as `FailureConfig(max_failures=-1)` asks for. It cannot know
+# which failures come again: an exception of the function, and ranks that die again and again at one place.
 
-# What is seen of ranks that are gone, and what the others then meet.
+# The errors that stand for lost ranks, and those that the other ranks then get.
 OF_RANKS_LOST = (WorkerHealthCheckFailedError, WorkerHealthCheckTimeoutError, RayError, PeerLost)
-MOST_LOSSES = 3  # of ranks, one after another without a new checkpoint
+MOST_LOSSES = 3  # times that ranks are lost, without a new checkpoint in between
 
 
 class Failures(ControllerCallback):  # type: ignore[misc]  # Ray's own types are not known
@@ -232,7 +231,7 @@ class Failures(ControllerCallback):  # type: ignore[misc]  # Ray's own types are
 
     Args:
         run: an absolute folder or a URL; empty where nothing is kept.
-        board: the actor to tell.
+        board: the actor that keeps news for the driver.
     """
 
     def __init__(self, run: str, board: Any) -> None:
@@ -263,17 +262,17 @@ class Failures(ControllerCallback):  # type: ignore[misc]  # Ray's own types are
             raise failure if isinstance(failure, RankFailed) else RankFailed(f"train: rank {rank}: {one_line(failure)}")
         self._count(lost_text(failures))
 
-    def _count(self, what: str) -> None:
+    def _count(self, loss: str) -> None:
         last = self._last_kept()
         self._losses = self._losses + 1 if last == self._last else 1
         self._last = last
         since = self._since(last)
         if self._losses >= MOST_LOSSES:
             raise RankFailed(
-                f"train: {what}, {self._losses} times since {since}; see landscape logs {quoted(self._run)} --rank 0, "
+                f"train: {loss}, {self._losses} times since {since}; see landscape logs {quoted(self._run)} --rank 0, "
                 "and whether there is memory enough; the same command goes on"
             )
-        self._tell(LOST, text=f"{what}; going on from {since}")
+        self._tell(LOST, text=f"{loss}; going on from {since}")
 
     def _last_kept(self) -> int:
         """The number of the last checkpoint; −1 where there is none."""
@@ -288,12 +287,12 @@ class Failures(ControllerCallback):  # type: ignore[misc]  # Ray's own types are
 
 
 def lost_text(failures: dict[int, BaseException]) -> str:
-    """Which ranks are gone, in words: those whose process ended, else those that lost the connection to others."""
-    gone = sorted(rank for rank, error in failures.items() if not isinstance(error, PeerLost))
-    ranks = gone or sorted(failures)
+    """The lost ranks in words: those whose process ended, or else those that lost the connection to another rank."""
+    lost = sorted(rank for rank, error in failures.items() if not isinstance(error, PeerLost))
+    ranks = lost or sorted(failures)
     if not ranks:
         return "the workers did not start"
     listed = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-    if gone:
+    if lost:
         return f"{listed} {'are' if len(ranks) > 1 else 'is'} lost"
     return f"{listed} lost the connection to another rank"
