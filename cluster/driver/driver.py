@@ -297,11 +297,11 @@ class ResultHandler:
 # The loop: tasks go out to workers, outcomes come in.
 
 POLL_SECONDS = 0.25
-DRAIN_SECONDS = 2.0  # outcomes that come in within it after a stop are still committed; the rest is dropped
+DRAIN_SECONDS = 2.0  # after a stop, in which outcomes are still committed
 
 
 class Driver:
-    """Computes what is left to do of a job's landscapes with the workers of a pool; it alone writes the stores."""
+    """Computes what is left to do of a job's landscapes with the workers of a pool, and alone writes the stores."""
 
     def __init__(
         self,
@@ -315,7 +315,7 @@ class Driver:
     ) -> None:
         """
         Args:
-            pool: workers that have computed for another driver are taken over; it is not closed at the end.
+            pool: it may have workers that computed for another driver, and is not closed at the end.
             options: `stop` is asked several times a second.
         """
         self._run, self._pool, self._stop, self._clock = prepared.run, pool, options.stop, clock
@@ -331,8 +331,8 @@ class Driver:
         """Compute until every task is committed or given up.
 
         Raises:
-            Interrupted: `stop` said so.
-            JobError, LandscapeError: the job cannot go on; what is committed is kept.
+            Interrupted: `stop` was true.
+            JobError, LandscapeError: the job cannot continue; committed outcomes are kept.
         """
         self._landscapes.share(self._pool.share, self._pool.ready)
         try:
@@ -358,9 +358,10 @@ class Driver:
         self._take_in()
 
     def _wait_for_own_model(self) -> None:
-        """Where another worker was quicker with the task of the one that evaluates the user's own model, wait for it.
+        """Wait for the worker that evaluates the user's own model, if another one was quicker with its task.
 
-        It may hang, so that what is accepted is stored in the end. All tasks are done: a stop only shortens the wait.
+        As it may hang, the accepted outcomes are stored in the end. All tasks are done, so a stop only shortens the
+        wait.
         """
         end = self._clock() + self._schedule.policy.hang_seconds
         while self._results.waits_for_worker and self._clock() < end:
@@ -388,10 +389,10 @@ class Driver:
         self._results.handle(self._pool.arrivals(POLL_SECONDS))
 
     def _check_stop(self) -> None:
-        """Where a stop is asked for, commit what comes in soon, and end.
+        """If a stop was requested, commit what comes in soon, and end.
 
         Raises:
-            Interrupted: a stop was asked for.
+            Interrupted: a stop was requested.
         """
         if not self._stop():
             return
@@ -405,7 +406,7 @@ class Driver:
 
 
 def _kind_of(task: Task) -> tuple[str, bool]:
-    """What tasks take about as long as one another: tiles of one landscape, or stretches of its path."""
+    """The kind of a task, whose tasks take about as long as one another: tiles of a landscape, or parts of its path."""
     return task.landscape, task.tile is None
 
 
@@ -433,9 +434,9 @@ def run(
     Args:
         workers: how many actors; default: one per GPU, else one per CPU core.
         address: `host:port` or `auto` to attach to a cluster; default: RAY_ADDRESS, else a private local Ray.
-        observer: is told the `Progress` after every task; default: a bar on a terminal and in a notebook, nothing
+        observer: gets the `Progress` after every task; default: a bar on a terminal and in a notebook, nothing
             elsewhere. `lambda progress: None` silences it.
-        stop: is asked several times a second; when true, what is in flight is dropped and `Interrupted` raised.
+        stop: is asked several times a second; when true, tasks in flight are dropped and `Interrupted` is raised.
         policy: when a task is tried again, backed up, checked or given up, and when a worker counts as hung.
         allow_open: also attach to a cluster that answers beyond loopback and asks for no token.
         limits: how long the search for the fastest engine may take.
@@ -450,18 +451,18 @@ def run(
         ClusterUnreachableError: no cluster answers at the address, or a private Ray does not start.
         Interrupted: `stop` or a signal ended it early; the same call goes on.
     """
-    with show_progress(observer) as shown:
-        options = ClusterOptions(shown, stop, limits, accept_origin, workers, address, policy, allow_open)
+    with show_progress(observer) as display:
+        options = ClusterOptions(display, stop, limits, accept_origin, workers, address, policy, allow_open)
         on_ray = ray_workers(job, address, workers, allow_open, stop)
         executors: Executors = partial(executor_of, workers=workers, address=address, allow_open=allow_open, stop=stop)
         with LazyPool(options) as pool:
             compute = partial(_compute, pool=pool)
             # Levels have the directions of their landscape.
-            return with_levels(job, lambda each: run_locked(each, compute, executors, on_ray if each is job else ALONE))
+            return with_levels(job, lambda part: run_locked(part, compute, executors, on_ray if part is job else ALONE))
 
 
 def run_serially(job: Job, observer: Observer, *, accept_origin: bool = False) -> Run:
-    """Compute a job in this process alone; once preparation is over, a signal stops it in an orderly way."""
+    """Compute a job in this process alone; after the preparation, a signal stops it in an orderly way."""
     options = RunOptions(observer, accept_origin=accept_origin)
     executors: Executors = partial(executor_of, serial=True)
     compute = partial(_compute_until_signalled, options=options)
@@ -472,15 +473,15 @@ def _compute(prepared: PreparedJob, pool: LazyPool) -> None:
     options = pool.options
     opened = {landscape.name: open_landscape(prepared, landscape) for landscape in prepared.landscapes}
     landscapes = [_begun_or_new(landscape, opened[landscape.name]) for landscape in prepared.landscapes]
-    finished = [each for each in landscapes if isinstance(each, LandscapeState) and each.finished]
-    unfinished = [each for each in landscapes if each not in finished]
-    missing = sum(each.points_left * each.landscape.evaluations_per_point for each in unfinished)
+    finished = [state for state in landscapes if isinstance(state, LandscapeState) and state.finished]
+    unfinished = [driven for driven in landscapes if driven not in finished]
+    missing = sum(driven.points_left * driven.landscape.evaluations_per_point for driven in unfinished)
     if unfinished and is_quicker_here(prepared, unfinished[0].landscape, missing, options.workers, options.address):
         _compute_here(prepared, options, lambda _, landscape: opened[landscape.name])
         return
-    for each in finished:
-        each.tally.close()
-        options.observer(each.tally.progress())
+    for state in finished:
+        state.tally.close()
+        options.observer(state.tally.progress())
     if unfinished:  # a job with nothing left to do needs no cluster
         _compute_on_ray(prepared, landscapes, pool)
 
@@ -490,7 +491,7 @@ def _begun_or_new(landscape: PreparedLandscape, opened: OpenLandscape | None) ->
 
 
 def _compute_here(prepared: PreparedJob, options: RunOptions, open_one: OpenOne) -> None:
-    """Compute in this process, as the serial reference does; if it is killed, its supervisor goes on with Ray."""
+    """Compute in this process, as the serial reference does; if it is killed, its supervisor continues on Ray."""
     stage("computing in this process: it is done before Ray would have started (--workers N asks for Ray)")
     tell(here=True)
     if is_supervised():  # a command's own process, and not a notebook's

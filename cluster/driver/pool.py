@@ -174,7 +174,7 @@ class RayWorkerPool:
     def dismiss_busy(self) -> None:
         """End the workers that still compute what nobody waits for, such as a second copy of a task."""
         for name, queue in list(self._pending.items()):
-            if any(asked != START for _, asked in queue):
+            if any(work != START for _, work in queue):
                 self.dismiss(name)
 
     def close(self) -> None:

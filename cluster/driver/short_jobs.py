@@ -22,7 +22,7 @@ from landscape.evaluation.tuning.trials import measure_point
 from landscape.problem.user_code import in_folder
 
 # ----------------------------------------------------------------------------------------------------
-# Whether a job is worth starting workers for, and what their start adds to its time.
+# Whether to start workers for a job, and how much time their start adds.
 
 # From the end of the preparation to the first tile committed by a worker, without the tile itself: 7.1 to 9.4 s on 2
 # idle cores (import 1.6, ray.init 3.0 to 4.5, worker processes with torch and the problem 2.5 to 3.3). Ending Ray takes
@@ -43,17 +43,17 @@ def is_done_sooner_here(work: float, search: float, workers: int) -> bool:
 
 
 def times_of(work: float, search: float, workers: int, *, alone: bool) -> dict[str, Any]:
-    """How long a plan takes: `seconds` of computing on the workers, `start_seconds` of Ray, and `here` without it.
+    """How long a plan takes: `seconds` of computing, `start_seconds` of Ray, and whether it runs `here` without it.
 
     Args:
-        alone: whether this process may compute alone, as nobody asks for workers.
+        alone: whether this process may compute alone, as no workers are requested.
     """
-    here = alone and is_done_sooner_here(work, search, workers)
-    return {"seconds": work / workers, "here": here, "start_seconds": 0.0 if here else RAY_SECONDS}
+    stays = alone and is_done_sooner_here(work, search, workers)
+    return {"seconds": work / workers, "here": stays, "start_seconds": 0.0 if stays else RAY_SECONDS}
 
 
 def time_in_words(work: float, workers: int, here: bool) -> str:
-    """How long a job takes, and what of that is the start of Ray.
+    """How long a job takes, and how long the start of Ray.
 
     >>> time_in_words(12.0, 2, True)
     'about 12 s in this process: Ray, of 2 workers, would take about 8 s to start'
@@ -88,10 +88,10 @@ def is_quicker_here(
     *,
     searches: bool = True,
 ) -> bool:
-    """Whether nobody asks for Ray, and this process would be done before workers were.
+    """Whether nothing requires Ray, and this process would be done before workers were.
 
     Args:
-        landscape: one of which something is left to do; it is measured.
+        landscape: an unfinished one, of which a point is measured.
         points: how many evaluations are left to do in all.
         workers, address: as given to `run`.
         searches: whether the search for an engine comes before them.
@@ -108,10 +108,10 @@ def is_quicker_here(
 
 
 def may_run_here(workers: int | None, address: str | None, num_gpus: float | None, gpus: int) -> bool:
-    """Whether this process may compute: no workers, cluster or GPUs are asked for, and no Ray is running in it."""
-    asked = workers or address or os.environ.get("RAY_ADDRESS") or (num_gpus or 0) > 1
+    """Whether this process may compute: no workers, cluster or GPUs are requested, and it runs no Ray."""
+    wants_ray = workers or address or os.environ.get("RAY_ADDRESS") or (num_gpus or 0) > 1
     running = "ray" in sys.modules and sys.modules["ray"].is_initialized()
-    return not asked and not running and not logs.avoid_here and gpus <= 1
+    return not wants_ray and not running and not logs.avoid_here and gpus <= 1
 
 
 def is_worth_it(seconds_per_point: float, points: int, workers: int, *, searches: bool = True) -> bool:
@@ -122,7 +122,7 @@ def is_worth_it(seconds_per_point: float, points: int, workers: int, *, searches
 
 
 def _measured(prepared: PreparedJob, landscape: PreparedLandscape) -> float | None:
-    """Seconds of a point as planned; None where it takes long, and where it fails, as the job can outlive a worker."""
+    """Seconds of a point as planned; None where it takes long, and where it fails, since a job outlives its workers."""
     end = time.monotonic() + MEASURING_SECONDS
 
     def on_point() -> None:

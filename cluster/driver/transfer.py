@@ -311,11 +311,11 @@ def _opened(holder: dict[str, Any], like: Batch) -> Held | None:
             descriptors.append(os.open(f"/proc/{holder['pid']}/fd/{number}", os.O_RDWR))
             if _name(descriptors[-1]) != name:
                 raise FileNotFoundError(name)
-        kinds = [(each.dtype, each.shape[1:]) for each in tensors_of(like)]
+        kinds = [(tensor.dtype, tensor.shape[1:]) for tensor in tensors_of(like)]
         tensors = [map_rows(d, holder["rows"], *kind) for d, kind in zip(descriptors, kinds, strict=True)]
     except (OSError, ValueError):
-        for each in descriptors:
-            os.close(each)
+        for descriptor in descriptors:
+            os.close(descriptor)
         return None
     return holder["rows"], descriptors, tensors
 

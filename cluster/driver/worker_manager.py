@@ -376,41 +376,40 @@ class LandscapePlanner:
         self._timed_together: list[str] | None = None  # workers of one node
 
     def create_stores(self, landscapes: Landscapes) -> None:
-        """Create the stores of the landscapes that are new, their tile shape from one point measured on a worker."""
-        new = landscapes.new
-        if not new:
+        """Create the stores of the new landscapes; a point measured on a worker decides the shape of their tiles."""
+        if not landscapes.new:
             return
-        seconds = self._plan(new)
-        for each in new:
-            kept = kept_samples(self._prepared, each.landscape)
-            cost = seconds * each.landscape.evaluations_per_point
-            shape = tile_shape_for(self._prepared.job, each.landscape.grid, cost, self._pool.size, kept)
-            landscapes.mark_created(each, create_landscape(self._prepared, each.landscape, shape))
+        seconds = self._plan(landscapes.new)
+        for new in landscapes.new:
+            samples = kept_samples(self._prepared, new.landscape)
+            cost = seconds * new.landscape.evaluations_per_point
+            shape = tile_shape_for(self._prepared.job, new.landscape.grid, cost, self._pool.size, samples)
+            landscapes.mark_created(new, create_landscape(self._prepared, new.landscape, shape))
 
     def _plan(self, new: Sequence[NewLandscape]) -> float:
-        """Choose engine and batches for the new landscapes; seconds per point, a guess where it cannot be measured.
+        """Choose engine and batches for the new landscapes; returns the seconds of a point, measured or guessed.
 
-        Batches that do not fit the device are found here and made smaller for the whole job, before any value is
-        stored: smaller ones later would give other bits.
+        Batches that do not fit the device are made smaller here for the whole job, before any value is stored, as
+        smaller ones later would give other bits.
         """
         stage(CHOOSING)
         scope, chosen = tuning_scope(self._prepared)
         self._first_ready()  # when it started, the landscapes were planned for its device
         if chosen is not None:
-            for each in new:
-                each.sent.replan(each.landscape.in_batches(chosen.batch_size))
+            for sent in (landscape.sent for landscape in new):
+                sent.replan(sent.landscape.in_batches(chosen.batch_size))
         first = new[0]
         tuned = Search(first.landscape.plan, scope, lambda request: self._answers(request, first), self._limits).run()
-        for each in new:
-            each.sent.replan(each.landscape.tuned(tuned))
+        for sent in (landscape.sent for landscape in new):
+            sent.replan(sent.landscape.tuned(tuned))
         if tuned.warning:
             log_tuning_warning(tuned.warning)
         return float(tuned.seconds_per_point)
 
     def _answers(self, request: TuningRequest, landscape: NewLandscape) -> list[Any]:
-        """What the search asks for, done by the workers of one node at the same time, or by one of them.
+        """The answers to a request of the search, by the workers of one node at the same time, or by one of them.
 
-        The answers of workers that die or hang are missing. Measuring a point is tried on one worker after the other.
+        Workers that die or hang give none. To measure a point, one worker after the other is tried.
         """
         for _ in range(self._tries if request.method == "measure" else 1):
             workers = self._workers_of_one_node() if request.everyone else [self._first_ready()]
@@ -425,17 +424,17 @@ class LandscapePlanner:
         return next(iter(self._pool.ready.values()))
 
     def _workers_of_one_node(self) -> list[WorkerHandle]:
-        """The first worker and those of its node that have started; waits a little for those that have not."""
+        """The first worker and others of its node; waits a little for those that have not started."""
         if self._timed_together is None:
             end = self._clock() + GATHER_SECONDS
             while len(self._pool.ready) < len(self._pool.handles) and self._clock() < end:
                 self._wait()
             node = self._first_ready().node
-            self._timed_together = [each.name for each in self._pool.ready.values() if each.node == node]
+            self._timed_together = [worker.name for worker in self._pool.ready.values() if worker.node == node]
         return [self._pool.ready[name] for name in self._timed_together if name in self._pool.ready]
 
     def _ask_together(self, workers: Sequence[WorkerHandle], request: TuningRequest, inputs: Any) -> list[Receipt]:
-        """The receipts of the workers that give one; a worker that takes too long is taken for hung."""
+        """The receipts of the workers that give one; a worker that takes too long counts as hung."""
         names = [worker.name for worker in workers]
         received = self._measurements
         received.clear()

@@ -1,4 +1,4 @@
-"""Types of the commands' options. Numbers are read strictly: 1.5 workers would otherwise be rounded silently."""
+"""Types of the commands' options. Numbers are read strictly, as 1.5 workers would otherwise be rounded silently."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ ManyWhole = Annotated[list[int] | None, Parameter(converter=_whole_numbers, cons
 
 
 def given_options(options: Any) -> dict[str, Any]:
-    """Those of a group of options, a dataclass, that differ from their defaults."""
-    return {each.name: value for each in fields(options) if (value := getattr(options, each.name)) != each.default}
+    """The options of a group, which is a dataclass, that differ from their defaults."""
+    return {entry.name: value for entry in fields(options) if (value := getattr(options, entry.name)) != entry.default}
 
 
 def check_workers(workers: int | None) -> int | None:

@@ -1,4 +1,4 @@
-"""How many workers, what each asks of its node, and why none starts. Pure: what the cluster has is an argument."""
+"""How many workers a job gets, what each needs on its node, and why none starts; the cluster's nodes are arguments."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from landscape.core.errors import JobError
 
 
 class Shipped(Protocol):
-    """A job or a training with a callback of the user's, which is sent to a cluster.
+    """A job or a training with the user's callback, which is sent to a cluster.
 
     Attributes:
-        folder: where its module lies, and travels from.
+        folder: the folder with its module, from which it travels.
         run_path: the run, which does not travel.
         problem: the callback, 'module:function' or itself.
     """
@@ -33,8 +33,8 @@ class ResourceRequest(Shipped, Protocol):
     Attributes:
         device: auto, cpu or cuda.
         device_ids: which GPUs of this machine a private Ray may use.
-        num_gpus, threads: what one worker takes.
-        workers: how many; None for as many as find a place.
+        num_gpus, threads: how many one worker needs.
+        workers: how many workers; None for as many as find a place.
     """
 
     @property
@@ -54,7 +54,7 @@ Resources = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Placement:
-    """How many workers, and what each asks of the cluster."""
+    """How many workers, and what each needs."""
 
     workers: int
     num_cpus: int
@@ -62,7 +62,7 @@ class Placement:
 
     @property
     def asks(self) -> tuple[tuple[str, float], ...]:
-        """Ray's names of what one worker takes, and how much of it."""
+        """The resources that one worker needs, by Ray's names, and how much of each."""
         return tuple((name, amount) for name, amount in (("CPU", self.num_cpus), ("GPU", self.num_gpus)) if amount)
 
     def fitting(self, node: Resources) -> int:
@@ -80,11 +80,11 @@ class Supply:
 
     def total(self, name: str) -> float:
         """The amount of a resource on all nodes together."""
-        return sum(each.get(name, 0.0) for each in self.nodes)
+        return sum(node.get(name, 0.0) for node in self.nodes)
 
     def largest(self, name: str) -> float:
         """The largest amount of a resource on one node."""
-        return max((each.get(name, 0.0) for each in self.nodes), default=0.0)
+        return max((node.get(name, 0.0) for node in self.nodes), default=0.0)
 
 
 def placement(job: ResourceRequest, workers: int | None, has: Supply) -> Placement:
@@ -97,7 +97,7 @@ def placement(job: ResourceRequest, workers: int | None, has: Supply) -> Placeme
     if per_worker is None:
         gpus = job.device == "cuda" or (job.device == "auto" and has.total("GPU") >= 1)
         per_worker = 1.0 if gpus else 0.0
-    # A worker with a GPU needs little of a CPU: nodes with fewer cores than GPUs must still be filled.
+    # A worker with a GPU needs little of a CPU, and nodes with fewer cores than GPUs must still be filled.
     wanted = Placement(1, 0 if per_worker else job.threads or 1, per_worker)
     if not has.grows:
         _refuse_impossible(wanted, has)
@@ -105,11 +105,11 @@ def placement(job: ResourceRequest, workers: int | None, has: Supply) -> Placeme
 
 
 def _refuse_impossible(wanted: Placement, has: Supply) -> None:
-    """Refuse a worker that asks for more than any single node has."""
+    """Refuse a worker that needs more than any single node has."""
     name, amount = wanted.asks[-1]
     if name == "CPU" and amount == 1:
-        return  # a head without cores of its own: others may join it
-    if not any(wanted.fitting(each) for each in has.nodes):
+        return  # the head may have no cores of its own, and others may join it
+    if not any(wanted.fitting(node) for node in has.nodes):
         option = "num_gpus" if name == "GPU" else "threads"
         raise JobError(
             f"{option}: a worker asks for {amount:g} {name}s, the cluster has {has.total(name):g}, on one node "
@@ -121,31 +121,31 @@ def refuse_too_few_places(wanted: Placement, has: Supply) -> None:
     """Refuse workers that must all run at once where the cluster has no room for all, and no node can be added.
 
     Raises:
-        JobError: says what they ask for, and what the cluster has.
+        JobError: says what they need, and what the cluster has.
     """
     room = places(wanted, has)
     if has.grows or room >= wanted.workers:
         return
-    each = ", ".join(f"{amount:g} {name}" for name, amount in wanted.asks)
-    there = ", ".join(f"{has.total(name):g} {name}" for name, _ in wanted.asks)
+    request = ", ".join(f"{amount:g} {name}" for name, amount in wanted.asks)
+    totals = ", ".join(f"{has.total(name):g} {name}" for name, _ in wanted.asks)
     raise JobError(
-        f"workers: {wanted.workers} must run at once and each asks for {each}; the cluster has {there}, room for "
+        f"workers: {wanted.workers} must run at once and each asks for {request}; the cluster has {totals}, room for "
         f"{room}; ask for fewer, for less of each, or add nodes"
     )
 
 
 def places(wanted: Placement, has: Supply) -> int:
-    """For how many such workers the cluster has room; 0 while all its nodes are gone."""
-    return sum(wanted.fitting(each) for each in has.nodes)
+    """How many such workers the cluster has room for; 0 while it has no nodes."""
+    return sum(wanted.fitting(node) for node in has.nodes)
 
 
 def explain_placement(wanted: Placement, has: Supply, available: Resources) -> str:
-    """Why no worker starts: what was asked, what the cluster has, what of that is free, and what is waited for."""
+    """Why no worker starts: what each needs, what the cluster has, how much is free, and what could change it."""
     parts = [
         f"{name} {amount:g} of {has.total(name):g} ({available.get(name, 0):g} free, {has.largest(name):g} on one node)"
         for name, amount in wanted.asks
     ]
-    too_small = not any(wanted.fitting(each) for each in has.nodes)
+    too_small = not any(wanted.fitting(node) for node in has.nodes)
     waiting = "a larger node" if too_small else "the cluster"
-    asked = ", of which its autoscaler is told" if has.grows else ""
-    return f"no worker has found a place yet: each asks for {', '.join(parts)}; waiting for {waiting}{asked}"
+    note = ", of which its autoscaler is told" if has.grows else ""
+    return f"no worker has found a place yet: each asks for {', '.join(parts)}; waiting for {waiting}{note}"

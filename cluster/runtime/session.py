@@ -317,10 +317,10 @@ def _results(
     items: Sequence[Item],
     stop: Callable[[], bool],
 ) -> list[Result]:
-    """The results in the order of the items, as many at once as the job has workers.
+    """The results in the order of the items, of which as many are computed at once as the job has workers.
 
-    The threads are those of this process: how many share a sum decides how it rounds, and the serial run must get the
-    same bits.
+    Each uses as many threads as this process, since sums round differently with another number, and the serial run
+    must get the same bits.
     """
     import ray
     from ray.exceptions import RayError, RayTaskError
@@ -361,15 +361,15 @@ def _wait_until(running: list[Any], most: int, job: Job, stop: Callable[[], bool
 
 
 def _apply(path: Sequence[str], folder: Path, threads: int, function: Sequence[Any], item: Any) -> Any:
-    """Run on a worker: what `function` returns for the item, in the job's folder and with the driver's module path.
+    """What `function` returns for the item, on a worker, in the job's folder and with the driver's module path.
 
     Args:
         threads: how many torch uses.
-        function: a list of its reference, as it can be opened only when the modules that it names are found.
+        function: a list of its reference, since it can be unpickled only when its modules are found.
     """
     import ray
 
-    sys.path[:0] = [each for each in path if each not in sys.path]
+    sys.path[:0] = [entry for entry in path if entry not in sys.path]
     if folder.is_dir():  # on another machine it is the working directory that was shipped
         os.chdir(folder)
     torch.set_num_threads(threads)

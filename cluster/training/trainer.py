@@ -182,13 +182,13 @@ class _Watch:
         except RayError:
             refuse_dead_ray()
             return  # the next look may succeed, and the end of the trainer is seen without it
-        for each in news:
-            if each["kind"] == CONTROLLER:
-                self._controller = each["handle"]
+        for item in news:
+            if item["kind"] == CONTROLLER:
+                self._controller = item["handle"]
                 continue
-            if each["kind"] in (STARTED, LOST):
-                self._waiting_since = time.monotonic() if each["kind"] == LOST else None
-            self._observer(each)
+            if item["kind"] in (STARTED, LOST):
+                self._waiting_since = time.monotonic() if item["kind"] == LOST else None
+            self._observer(item)
         if self._waiting_since is not None and time.monotonic() - self._waiting_since > EXPLAIN_SECONDS:
             self._waiting_since = None
             self._explain()

@@ -1,4 +1,4 @@
-"""What this process may compute with: its cores and its device."""
+"""The cores, the device and the memory that this process may use."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def processor_name(device: torch.device) -> str:
 
 
 def pick_device(wanted: str) -> torch.device:
-    """The device that a job asks for.
+    """The device that a job names.
 
     Args:
         wanted: "cpu", "cuda" or "auto", which is the first GPU where there is one, else the CPU.
 
     Raises:
-        JobError: "cuda" is asked for, and there is no GPU.
+        JobError: "cuda" is named, and there is no GPU.
     """
     if wanted == "cuda" and not torch.cuda.is_available():
         raise JobError("device: cuda is asked for, but torch sees no GPU here; use device: cpu or auto")
@@ -60,7 +60,7 @@ def pick_device(wanted: str) -> torch.device:
 # Environment variables.
 HOST_BYTES, DEVICE_BYTES, KEPT_BYTES = "LANDSCAPE_HOST_BYTES", "LANDSCAPE_DEVICE_BYTES", "LANDSCAPE_KEPT_BYTES"
 CURVATURE_BYTES = "LANDSCAPE_CURVATURE_BYTES"
-MOST_KEPT = 1 << 30  # bytes of the losses of single samples that a landscape may keep
+MOST_KEPT = 1 << 30  # bytes that a landscape may keep of the losses of single samples
 MOST_BASES = 1 << 32  # bytes of Lanczos bases, in the memory of the driver and in the folder of the run
 SHARE_OF_HOST = 0.25  # of the free memory: while samples are read and sent to workers, there are up to three copies
 SHARE_OF_DEVICE = 0.5  # of the free memory: the rest is for the model and its activations
@@ -76,7 +76,7 @@ def host_limit() -> int:
 
 
 def device_limit(device: torch.device) -> int:
-    """The bytes of samples above which they are not kept on the device; for the CPU the host's memory counts.
+    """The bytes of samples above which they are not kept on the device; for the CPU, the limit of the host.
 
     Raises:
         JobError: the variable LANDSCAPE_DEVICE_BYTES holds no number of bytes.
@@ -106,7 +106,7 @@ def curvature_limit() -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """How many bytes can still be had on a device; for the CPU, on the host."""
+    """How many bytes can still be allocated on a device; for the CPU, on the host."""
     if device.type != "cuda":
         return free_host_bytes()
     # Memory that torch has reserved on the device without using it is free as well.
@@ -128,10 +128,10 @@ LARGEST_KEPT = 1 << 30  # bytes: smaller allocations are kept by the C library w
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep the memory that this process frees; for processes that only evaluate.
+    """Let the C library keep the memory that this process frees; for processes that only evaluate.
 
-    Otherwise the larger activations of a batch are given back to the system, and the next batch faults them in again
-    page by page, which takes up to a quarter of a forward pass on the CPU. Without glibc nothing changes.
+    Otherwise it gives larger activations of a batch back to the system, and the next batch faults them in again page by
+    page, which takes up to a quarter of a forward pass on the CPU. Without glibc nothing changes.
     """
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL("libc.so.6").mallopt

@@ -1,4 +1,4 @@
-"""What is imported when it is first used: the public names of packages, and what lower rooms ask upper ones for."""
+"""Imports at the first use: of the public names of packages, and of what lower rooms need from upper ones."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any
 _PROVIDERS: dict[str, Callable[[], Any]] = {}
 
 
-def provide(what: str, load: Callable[[], Any]) -> None:
-    """Say how something is loaded that rooms below it ask for by `provided`."""
-    _PROVIDERS[what] = load
+def provide(name: str, load: Callable[[], Any]) -> None:
+    """Say how something is loaded that rooms below get by `provided`."""
+    _PROVIDERS[name] = load
 
 
-def provided(what: str) -> Any:
-    """What a room above provides: values such as a surface are drawn by the views, and import nothing that draws."""
-    return _PROVIDERS[what]()
+def provided(name: str) -> Any:
+    """What a room above provides. So the views draw a surface, for example, whose module imports nothing that draws."""
+    return _PROVIDERS[name]()
 
 
 def import_on_use(package: str, homes: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package (PEP 562), which imports a public name when it is first asked for.
+    """The `__getattr__` of a package (PEP 562), which imports a public name at its first use.
 
     Args:
-        package: the package, its `__name__`.
+        package: the `__name__` of the package.
         homes: modules of the package, by their names within it, with the public names that each defines.
 
     Returns:
-        A function that takes a name and returns its value. It raises AttributeError for a name that is not public. A
-        name that was imported is kept in the package, which does not ask for it again.
+        A function that takes a name and returns its value. It raises AttributeError for a name that is not public. The
+        value is kept in the package, so the function is called once for each name.
     """
     modules = {name: f"{package}.{home}" for home, names in homes.items() for name in names}
 

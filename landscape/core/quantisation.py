@@ -1,4 +1,4 @@
-"""How a landscape is quantised: bits, scheme, what is rounded, and where the scales come from."""
+"""How a landscape is quantised: the bits, the scheme, what is rounded, and where the scales come from."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Scale = Literal["point", "origin"]
 
 @dataclass(frozen=True)
 class Quantisation:
-    """What is rounded at every point of a landscape, and how. With the plan, it decides bits.
+    """What is rounded at every point of a landscape, and how. With the plan, it decides the bits of the values.
 
     Args:
-        bits: of a weight, and of an activation; 1 to 16.
+        bits: those of a weight, and of an activation; 1 to 16.
         scheme: whether the weights of each output channel have a scale of their own, or those of a tensor share one.
         weights: whether weights are rounded.
-        activations: whether the inputs of linear layers and convolutions are, over ranges that are taken at the origin.
-        scale: `point`: the scales of weights are those of the weights at each point, as if that network were quantised;
-            `origin`: those of the weights at the origin, beyond which weights are cut off.
+        activations: whether the inputs of linear layers and convolutions are rounded, over their ranges at the origin.
+        scale: `point` takes the scales from the weights at each point, as if that network were quantised; `origin`
+            takes them from the weights at the origin, and cuts off weights beyond.
     """
 
     bits: int
@@ -42,19 +42,19 @@ class Quantisation:
 
     @classmethod
     def from_record(cls, record: Any) -> Quantisation:
-        """The quantisation that `record` was made of.
+        """The quantisation that `record` describes.
 
         Raises:
-            TypeError, ValueError: it is of no quantisation of this version.
+            TypeError, ValueError: it describes no quantisation of this version.
         """
         if not isinstance(record, Mapping):
             raise TypeError("quantise: must be an object")
-        found = cls(**record)
-        flags = type(found.weights) is bool and type(found.activations) is bool
-        words = found.scheme in get_args(Scheme) and found.scale in get_args(Scale)
-        if type(found.bits) is not int or not 1 <= found.bits <= MOST_BITS or not flags or not words:
+        quantisation = cls(**record)
+        flags = type(quantisation.weights) is bool and type(quantisation.activations) is bool
+        words = quantisation.scheme in get_args(Scheme) and quantisation.scale in get_args(Scale)
+        if type(quantisation.bits) is not int or not 1 <= quantisation.bits <= MOST_BITS or not flags or not words:
             raise ValueError("quantise: must be a quantisation of this version")
-        return found
+        return quantisation
 
     def __str__(self) -> str:
         """Such as `weights rounded to 4 bits per channel`."""
@@ -69,7 +69,7 @@ class Quantisation:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What may be quantised under an option of an engine: a rule for each kind of option, with the words of its refusal.
+# What may be quantised under an option of an engine: a rule for each kind of option, and the words of its refusal.
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Suiting:
     """Which quantisations an option goes with; None stands for none.
 
     Attributes:
-        against: where it does not go, for messages.
+        against: where the option cannot be used, in words.
     """
 
     allows: Callable[[Quantisation | None], bool]

@@ -277,7 +277,7 @@ def _refuse_other_places(job: Job, packed: PortableFile) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The landscape of a record, its snapshots named by numbers: its runs may have trained on since.
+# The landscape of a record, with its snapshots named by numbers, since its runs may have trained on.
 
 
 def spec_as_computed(record: Record) -> dict[str, Any]:
@@ -287,15 +287,15 @@ def spec_as_computed(record: Record) -> dict[str, Any]:
     if isinstance(spec.get("directions"), list):
         spec["directions"] = _directions(spec["directions"], identity.get("directions"))
     if spec.get("trajectory") == "all":
-        listed = (each.get("trajectory") for each in spec.get("directions", ()) if isinstance(each, Mapping))
-        spec["trajectory"] = next(listed, "all")
+        axes = (axis for axis in spec.get("directions", ()) if isinstance(axis, Mapping))
+        spec["trajectory"] = next((axis.get("trajectory") for axis in axes), "all")
     if isinstance(spec.get("paths"), list):
         spec["paths"] = _paths(spec["paths"], identity.get("paths"))
-    meant = {name: _by_number(name, number) for name, number in record.snapshots.items()}
+    numbers = {name: _by_number(name, number) for name, number in record.snapshots.items()}
     if record.origin_step is not None:
-        meant |= {name: record.origin_step for name in ("first", "last") if spec.get("origin") == name}
+        numbers |= {name: record.origin_step for name in ("first", "last") if spec.get("origin") == name}
         spec["origin"] = record.origin_step
-    return {key: _replaced(key, value, meant) for key, value in spec.items()}
+    return {key: _replaced(key, value, numbers) for key, value in spec.items()}
 
 
 def _directions(axes: Sequence[Any], recorded: Any) -> list[Any]:
@@ -339,15 +339,15 @@ def _by_number(name: str, number: int) -> int | str:
     return number if match is None else f"{match[1]}@{number}"
 
 
-def _replaced(key: str, value: Any, meant: Mapping[str, int | str]) -> Any:
-    """A field of a landscape or of a direction, its references replaced by numbers."""
+def _replaced(key: str, value: Any, numbers: Mapping[str, int | str]) -> Any:
+    """A field of a landscape or of a direction, with its references replaced by numbers."""
     if key in ("origin", "target"):
-        return meant.get(value, value) if isinstance(value, str) else value
+        return numbers.get(value, value) if isinstance(value, str) else value
     if key in ("plane", "models") and isinstance(value, (list, tuple)):
-        return [meant.get(each, each) if isinstance(each, str) else each for each in value]
+        return [numbers.get(model, model) if isinstance(model, str) else model for model in value]
     if key == "directions" and isinstance(value, (list, tuple)):
         return [
-            {name: _replaced(name, part, meant) for name, part in each.items()} if isinstance(each, Mapping) else each
-            for each in value
+            {name: _replaced(name, part, numbers) for name, part in axis.items()} if isinstance(axis, Mapping) else axis
+            for axis in value
         ]
     return value

@@ -1,4 +1,4 @@
-"""The snapshots that a portable problem holds: of the run that it was packed from, and of others that its job names."""
+"""The snapshots in a portable problem: those of the run that it was packed from, and of others that its job names."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def trajectory_of(run: str, problem: object, folder: Path) -> Trajectory:
     """The snapshots of a run; where it has none, those of its portable problem.
 
     Args:
-        problem: what the job names as its problem.
-        folder: what a relative file is relative to.
+        problem: the problem of the job.
+        folder: the folder that a relative file lies in.
     """
-    found = read_trajectory(run)
-    if found.snapshots or not names_a_file(problem):
-        return found
+    own = read_trajectory(run)
+    if own.snapshots or not names_a_file(problem):
+        return own
     packed = packed_trajectory(folder / str(problem), FOLDER)
-    return Trajectory(run, packed.unit, packed.snapshots) if packed.snapshots else found
+    return Trajectory(run, packed.unit, packed.snapshots) if packed.snapshots else own
 
 
 def trajectory_at(place: str) -> Trajectory:
@@ -65,14 +65,14 @@ def packed_trajectory(file: Path, below: str) -> Trajectory:
             step, epoch = (int(about[key]) if about.get(key) else None for key in ("step", "epoch"))
             source = about.get("source", "")
             snapshots.append(PackedSnapshot(unit, int(match[2]), member, step, epoch, source, archive))  # type: ignore[arg-type]
-    snapshots.sort(key=lambda each: each.number)
+    snapshots.sort(key=lambda snapshot: snapshot.number)
     return Trajectory(f"{file}/{below}", snapshots[0].unit if snapshots else "epoch", tuple(snapshots))
 
 
 def logged_beyond(trajectory: Trajectory, snapshot: Snapshot) -> str:
-    """How far the log of a trajectory's run goes beyond a snapshot, as `went_on_to` says it.
+    """How far the log of a trajectory's run goes beyond a snapshot, in the words of `went_on_to`.
 
-    Empty too where the log cannot be read, as no value depends on it, and of a packed snapshot, which brings none.
+    It is empty for a packed snapshot, which has no log, and where the log cannot be read, as no value depends on it.
     """
     if not isinstance(snapshot, PackedSnapshot):
         with contextlib.suppress(LandscapeError):

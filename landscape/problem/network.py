@@ -1,4 +1,4 @@
-"""With which options a training made its network: known to the callback that makes the network of the same run anew."""
+"""The options with which a training made its network, for the callback that makes the network of the same run again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OPTIONS: ContextVar[Mapping[str, Any]] = ContextVar("network_options", default=
 def network_options() -> dict[str, Any]:
     """The options that the training of the job's run recorded, while the job's callback is called; empty elsewhere.
 
-    A callback takes no arguments; by these it makes the network that was trained, of whichever depth or width:
+    A callback takes no arguments, but with these options it makes the network that was trained, of any depth or width:
 
         def problem():
             return make_problem(data, **network_options())

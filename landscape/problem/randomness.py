@@ -1,4 +1,4 @@
-"""Whether reading the data draws random numbers: some samples are read again, under the same seed and another one."""
+"""Whether reading the data draws random numbers: some samples are read again, with the same seed and with another."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LISTED = 5  # fields that a warning names
 
 
 def randomness_warnings(random: RandomData) -> list[str]:
-    """What the user is told; empty where no field is random."""
+    """The warnings for the user; none where no field is random."""
     lines = []
     if random.unseeded:
         lines.append(
@@ -41,18 +41,18 @@ def randomness_warnings(random: RandomData) -> list[str]:
 
 
 def look_for_randomness(data: Any, num_samples: int, seed: int) -> RandomData:
-    """Read some of a job's samples twice more, under its seed and under another, and compare.
+    """Read some of a job's samples twice more, with its seed and with another, and compare.
 
-    Fields that differ are read once more under the other seed, and compared with the reading just before: a field that
-    differs even then draws from a generator of its own. Two readings in a row are compared, so that data which
-    alternate between two values do not seem to follow the seed. The generators of the process are left as they were.
+    If fields differ, the samples are read once more with the other seed, and compared with the reading just before. A
+    field that differs even then draws from a generator of its own. Two readings in a row are compared, so that data
+    which alternate between two values do not seem to follow the seed. The generators of the process are restored.
 
     Args:
-        num_samples: how many samples the job chooses; at most `READ_AGAIN` of them are read, of an iterable the first
-            batch.
+        num_samples: how many samples the job chooses; at most `READ_AGAIN` of them are read, or the first batch of an
+            iterable.
 
     Returns:
-        What differs; data that cannot be read again are no error, and `unchecked` says so.
+        Which fields differ. Data that cannot be read again are no error; then `unchecked` gives the reason.
     """
     if isinstance(data, (PointData, PackedSamples)):
         return _outcome(checked=min(num_samples, data.length))
@@ -86,14 +86,14 @@ def _outcome(
 
 @dataclass(frozen=True)
 class _Reading:
-    """A batch that was read for comparison, and how many samples it was made of."""
+    """A batch that was read for comparison, and how many samples it holds."""
 
     batch: Any
     count: int
 
 
 def _reader_of_items(data: MapStyleData, num_samples: int, seed: int) -> Callable[[int], _Reading]:
-    """A function that reads some of the chosen samples, always the same ones, under the seed that it is given."""
+    """A function that reads some of the chosen samples, always the same ones, with the seed that it is given."""
     data = data.read_sampler(num_samples, seed)
     length = data.length()
     chosen = chosen_indices(length, num_samples, seed)
@@ -102,7 +102,7 @@ def _reader_of_items(data: MapStyleData, num_samples: int, seed: int) -> Callabl
 
 
 def _reader_of_first_batch(data: IterableData) -> Callable[[int], _Reading]:
-    """A function that reads the first batch under the seed that it is given."""
+    """A function that reads the first batch with the seed that it is given."""
 
     def read(seed: int) -> _Reading:
         batches = data.batches(seed)
@@ -115,23 +115,23 @@ def _reader_of_first_batch(data: IterableData) -> Callable[[int], _Reading]:
     return read
 
 
-def differing_fields(one: Batch, other: Batch) -> Iterator[str]:
-    """The fields that do not hold the same bytes in both batches, in words: 'inputs (field 0)', a key of a dict.
+def differing_fields(first: Batch, second: Batch) -> Iterator[str]:
+    """The fields with other bytes in the second batch, in words such as 'inputs (field 0)', or a key of a dict.
 
     Example:
         >>> import torch
         >>> list(differing_fields((torch.zeros(2), torch.zeros(2)), (torch.zeros(2), torch.ones(2))))
         ['targets (field 1)']
     """
-    parts, others = fields_of(one), fields_of(other)
-    if parts.keys() != others.keys():
+    fields, other_fields = fields_of(first), fields_of(second)
+    if fields.keys() != other_fields.keys():
         yield "keys and lengths of the batches"
     else:
-        yield from (name for name, part in parts.items() if not _same(part, others[name]))
+        yield from (name for name, part in fields.items() if not _same(part, other_fields[name]))
 
 
-def _same(one: Any, other: Any) -> bool:
-    return digest_values([one]) == digest_values([other])
+def _same(first: Any, second: Any) -> bool:
+    return digest_values([first]) == digest_values([second])
 
 
 def _listed(names: tuple[str, ...]) -> str:

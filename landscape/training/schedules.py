@@ -1,4 +1,4 @@
-"""Learning rates as functions of the epochs done: whole numbers at the ends of epochs, fractions between.
+"""Learning rates as functions of how many epochs are done, which may be a fraction.
 
 rate = warmed_up(cosine(scaled(0.1, batch_size=256, base_batch=64), epochs=40), epochs=5, start=0.1)
 rate(0.0), rate(2.5), rate(40.0)

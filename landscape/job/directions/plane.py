@@ -290,7 +290,7 @@ class PcaDirection(DirectionSpec):
 
     def check(self, context: Context) -> None:
         """`all` may stand for fewer snapshots than PCA needs, or for none."""
-        count = len(self._taken(context))
+        count = len(self._snapshots(context))
         if count < FEWEST_SNAPSHOTS and self.trajectory == "paths":
             raise JobError(
                 f"paths: PCA needs at least {FEWEST_SNAPSHOTS} snapshots of all paths together, not {count}; name more"
@@ -302,8 +302,8 @@ class PcaDirection(DirectionSpec):
             )
 
     def identity(self, context: Context) -> dict[str, Any]:
-        """The weights of every snapshot, and which component of them."""
-        if self.trajectory == "paths":  # whose weights the identity of the landscape has
+        """The component, and the digests of the weights of every snapshot."""
+        if self.trajectory == "paths":  # the identity of the landscape holds the weights of the paths
             return {"kind": "pca", "component": self.component, "snapshots": "paths"}
         snapshots = {str(number): context.digest(number) for number in context.snapshots(self.trajectory)}
         return {"kind": "pca", "component": self.component, "snapshots": snapshots}
@@ -316,18 +316,18 @@ class PcaDirection(DirectionSpec):
         """Which component, and of which snapshots."""
         if self.trajectory == "paths":
             return f"principal component {self.component} of {paths_in_words(context.paths)}"
-        taken = counted(context.unit, context.snapshots(self.trajectory))
-        return f"principal component {self.component} of {taken}"
+        snapshots = counted(context.unit, context.snapshots(self.trajectory))
+        return f"principal component {self.component} of {snapshots}"
 
     def attributes(self, context: Context) -> dict[str, Any]:
-        """The share of the variance that it explains, beside what it would of random walks over the same epochs."""
+        """The share of the variance that it explains, and the share that it would explain of random walks."""
         pca, place = self.components_of(context), self.component - 1
         return {
             "explained_variance": pca.explained_variance[place],
             "random_walk_variance": pca.random_walk_variance[place],
         }
 
-    def _taken(self, context: Context) -> Sequence[int | RunSnapshot]:
+    def _snapshots(self, context: Context) -> Sequence[int | RunSnapshot]:
         """The snapshots of which the component is taken, one path after another."""
         if self.trajectory == "paths":
             return [snapshot for path in context.paths for snapshot in path.snapshots]
@@ -342,10 +342,11 @@ class PcaDirection(DirectionSpec):
         names = [info.name for info in context.infos]
 
         def compute() -> PrincipalComponents:
-            taken = self._taken(context)
-            states, called = [context.state(each) for each in taken], [context.name(each) for each in taken]
+            snapshots = self._snapshots(context)
+            states = [context.state(snapshot) for snapshot in snapshots]
+            called = [context.name(snapshot) for snapshot in snapshots]
             lengths = [len(path.numbers) for path in context.paths] if self.trajectory == "paths" else None
-            times = [each if isinstance(each, int) else each.number for each in taken]
+            times = [snapshot if isinstance(snapshot, int) else snapshot.number for snapshot in snapshots]
             return principal_components(states, names, count, lengths, called, times)
 
         return context.once(("principal components", self.trajectory), compute)
