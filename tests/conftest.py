@@ -17,6 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+# More processes compute here than there are cores. One whose BLAS waits for a second thread, spinning, takes twenty
+# times as long for the eigenvalues of a small matrix; numpy reads this once, when it is imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -63,6 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # a computation takes as many as its plan says
 
 
 @pytest.fixture(scope="session", autouse=True)
