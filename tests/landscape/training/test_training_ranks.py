@@ -1,7 +1,6 @@
 """Two, three and four ranks compute what one does, and go on to the same bits."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,31 +8,17 @@ from pathlib import Path
 import pytest
 import rank_scene
 import torch
-from filelock import FileLock
 
 from landscape.model.history import read_history
 from landscape.model.snapshots import read_trajectory
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("training ranks")]  # one process makes `scene`
 
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory):
-    """The folder in which four ranks trained, and what each of them found: once for all processes of the suite."""
-    base = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        base = base.parent
-    folder = base / "ranks"
-    with FileLock(f"{folder}.lock"):
-        if not folder.exists():
-            train_in_ranks(base / "unfinished-ranks")
-            (base / "unfinished-ranks").rename(folder)
-    return folder, [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(rank_scene.RANKS)]
-
-
-def train_in_ranks(folder):
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
+    """The folder in which four ranks trained, and what each of them found."""
+    folder = tmp_path_factory.mktemp("ranks")
     rank_scene.prepare(folder)
     # Gloo listens on the address of the host's name, which need not be reachable.
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
@@ -43,6 +28,7 @@ def train_in_ranks(folder):
         env=environment, stderr=subprocess.PIPE, text=True, timeout=250, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
+    return folder, [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(rank_scene.RANKS)]
 
 
 @pytest.mark.parametrize("world", [2, 4])

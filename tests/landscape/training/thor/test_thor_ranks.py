@@ -80,6 +80,7 @@ codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in childre
 os._exit(max(map(abs, codes), default=0))  # what gloo's threads do while the interpreter goes down is not tested
 """
 CASES = ("frequency", "rule", "averaged")
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("thor ranks")]  # one process makes `kept`
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +95,6 @@ def loaded(folder, case, count, rank=0):
     return torch.load(folder / f"{case}-{count}-{rank}.pt", weights_only=True)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize("case", CASES)
 def test_ranks_train_the_weights_of_one_with_the_whole_batch(kept, case, count):
@@ -105,7 +105,6 @@ def test_ranks_train_the_weights_of_one_with_the_whole_batch(kept, case, count):
     assert frozen[0] == frozen[1]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_all_ranks_hold_the_same_bits(kept, case):
     first = loaded(kept, case, 4)
