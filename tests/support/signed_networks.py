@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any
 
 import torch
@@ -128,6 +129,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, ..
 }
 
 
+@cache
 def network(name: str, epochs: int) -> tuple[nn.Module, tuple[Tensor, ...], Observe]:
     """A network of that kind after so many steps of training, its samples and what it observes."""
     make, samples, observe = NETWORKS[name]
