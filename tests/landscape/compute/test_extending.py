@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from small_models import Quadratic, chunks_of, make_job, quadratic_samples, write_trajectory
+from extended_scene import (
+    EVALUATED,
+    LANDSCAPE,
+    compute,
+    computed,
+    observe,
+    observe_more,
+    observe_weighted,
+    problem_of,
+)
+from small_models import Quadratic, chunks_of, make_job, quadratic_samples, wandering, write_trajectory
 from torch import Tensor, nn
 
 from landscape import Problem, extend, open_run, run
@@ -17,37 +25,9 @@ from landscape.compute.extend import More, extension_job, steps_left
 from landscape.core.errors import Interrupted, JobError, NotFoundError
 from landscape.store.landscape import LandscapeStore
 
-LANDSCAPE = {"name": "a", "size": [5, 4], "range": [[-1, 1], [-0.5, 1]]}
-EVALUATED: list[int] = []  # the samples of every call of `observe`
-
-
-def observe(model: nn.Module, batch: Tensor) -> dict[str, Tensor]:
-    EVALUATED.append(len(batch))
-    losses = model(batch)
-    return {"loss": losses, "far": (losses > 4).double()}
-
-
-def observe_more(model: nn.Module, batch: Tensor) -> dict[str, Tensor]:
-    return {**observe(model, batch), "root": model(batch).sqrt()}
-
-
-def observe_weighted(model: nn.Module, batch: Tensor) -> dict[str, Tensor]:
-    return {**observe(model, batch), "weight": 1.0 + batch[:, 0].abs()}
-
-
-def problem_of(function: Callable[..., Any] = observe) -> Callable[[], Problem]:
-    return lambda: Problem(Quadratic(), quadratic_samples(97), function)
-
-
-def computed(folder: Path, samples: int = 20, spec: dict[str, Any] | None = None, **fields: Any) -> Path:
-    function = fields.pop("function", observe)
-    fields = {"batch_size": 8, "tile": [3, 2], "seed": 3, **fields}
-    run(make_job(folder, problem_of(function), [spec or LANDSCAPE], num_samples=samples, **fields))
-    return folder
-
 
 @pytest.mark.parametrize(
-    "few, many, function", [(16, 32, observe), (20, 53, observe), (20, 53, observe_weighted), (5, 9, observe)]
+    "few, many, function", [(16, 32, observe_more), (20, 53, observe), (20, 53, observe_weighted), (5, 9, observe)]
 )
 def test_more_samples_give_the_bytes_of_all_samples_at_once(tmp_path, few, many, function):
     at_once = computed(tmp_path / "once", many, batch_size=min(8, few), function=function)
@@ -95,7 +75,7 @@ def test_a_wider_range_gives_the_bytes_of_asking_for_it_at_once(tmp_path, ranges
     assert points <= np.prod(sizes) - 20 + 8
     # The job that asks for it at once goes on with it, and has nothing to do.
     EVALUATED.clear()
-    computed(extended, spec=wider)
+    compute(extended, spec=wider)
     assert sum(EVALUATED) < 20 * 20
 
 
@@ -105,7 +85,7 @@ def test_one_more_observable_keeps_the_values_that_are_there(tmp_path):
     before = chunks_of(extended)
     surface = extend(extended, "a", observables=["root"], problem=problem_of(observe_more))["a"]
     assert chunks_of(extended) == chunks_of(at_once)
-    assert {"loss", "far", "root"} <= set(surface.observables)
+    assert {"loss", "root"} <= set(surface.observables)
     for file, data in chunks_of(extended).items():
         if not file.startswith("moments"):
             assert before.get(file, data) == data
@@ -114,29 +94,18 @@ def test_one_more_observable_keeps_the_values_that_are_there(tmp_path):
 def test_all_of_it_in_one_call(tmp_path):
     spec = {**LANDSCAPE, "range": [[-1.5, 1], [-0.5, 2]], "size": [6, 6]}
     at_once = computed(tmp_path / "once", 41, spec=spec, function=observe_more)
-    extended = computed(tmp_path / "extended", 20)
+    extended = computed(tmp_path / "extended")
     ranges = [(-1.5, 1.0), (-0.5, 2.0)]
     extend(extended, "a", num_samples=41, observables=["root"], ranges=ranges, problem=problem_of(observe_more))
     assert chunks_of(extended) == chunks_of(at_once)
 
 
 def test_the_path_is_extended_too(tmp_path):
-    model = Quadratic()
-
-    def trajectory(folder: Path) -> Path:
-        generator = torch.Generator().manual_seed(1)
-        states = {}
-        for step in range(1, 5):
-            noise = {
-                name: torch.randn(values.shape, generator=generator) for name, values in model.state_dict().items()
-            }
-            states[step] = {name: values + 0.1 * step * noise[name] for name, values in model.state_dict().items()}
-        write_trajectory(folder, states)
-        return folder
-
     spec = {"name": "a", "trajectory": "all", "size": [4, 3]}
-    at_once = computed(trajectory(tmp_path / "once"), 53, spec)
-    extended = computed(trajectory(tmp_path / "extended"), 20, spec)
+    at_once, extended = tmp_path / "once", tmp_path / "extended"
+    for folder, samples in ((at_once, 53), (extended, 20)):
+        write_trajectory(folder, wandering(Quadratic(), 4))
+        compute(folder, samples, spec)
     extend(extended, "a", num_samples=53, problem=problem_of())
     assert chunks_of(extended) == chunks_of(at_once)
     with pytest.raises(JobError, match="range"):
@@ -144,7 +113,7 @@ def test_the_path_is_extended_too(tmp_path):
 
 
 def test_an_interrupted_extension_goes_on_and_the_landscape_stays_meanwhile(tmp_path):
-    at_once, extended = computed(tmp_path / "once", 53), computed(tmp_path / "extended", 20)
+    at_once, extended = computed(tmp_path / "once", 53), computed(tmp_path / "extended")
     before, asked = chunks_of(extended), iter(range(1000))
 
     def stopped(job):
@@ -162,9 +131,9 @@ def test_an_interrupted_extension_goes_on_and_the_landscape_stays_meanwhile(tmp_
 
 def test_a_process_that_computes_other_values_extends_nothing(tmp_path):
     def other(model: nn.Module, batch: Tensor) -> dict[str, Tensor]:
-        return {"loss": 1.001 * model(batch), "far": model(batch)}
+        return {"loss": 1.001 * model(batch)}
 
-    extended = computed(tmp_path, 20)
+    extended = computed(tmp_path)
     before = chunks_of(extended)
     with pytest.raises(JobError, match="cannot be extended here"):
         extend(extended, "a", num_samples=53, problem=problem_of(other))
@@ -174,7 +143,7 @@ def test_a_process_that_computes_other_values_extends_nothing(tmp_path):
 
 
 def test_an_extension_killed_while_it_takes_the_place_of_its_landscape_is_finished(tmp_path, monkeypatch):
-    at_once, extended = computed(tmp_path / "once", 53), computed(tmp_path / "extended", 20)
+    at_once, extended = computed(tmp_path / "once", 53), computed(tmp_path / "extended")
 
     def killed(run):
         raise KeyboardInterrupt
@@ -190,18 +159,18 @@ def test_an_extension_killed_while_it_takes_the_place_of_its_landscape_is_finish
 
 
 def test_a_damaged_landscape_is_not_extended(tmp_path):
-    folder = computed(tmp_path, 20)
+    folder = computed(tmp_path)
     chunk = folder / "landscapes.zarr" / "a" / "moments" / "c" / "0" / "0" / "0"
     chunk.write_bytes(chunk.read_bytes()[:-1])
     with pytest.raises(JobError, match="a chunk of it is damaged; run its own job first"):
         extend(folder, "a", num_samples=53, problem=problem_of())
-    computed(folder, 20)
+    compute(folder)
     extend(folder, "a", num_samples=53, problem=problem_of())
     assert chunks_of(folder) == chunks_of(computed(tmp_path / "once", 53))
 
 
 def test_extensions_that_cannot_be_made_are_refused_in_words(tmp_path):
-    folder = computed(tmp_path / "run", 20)
+    folder = computed(tmp_path / "run")
 
     def refused(match: str, error: type[Exception] = JobError, name: str = "a", **more: Any) -> None:
         with pytest.raises(error, match=match) as caught:
@@ -214,7 +183,7 @@ def test_extensions_that_cannot_be_made_are_refused_in_words(tmp_path):
     refused("has all of this already", num_samples=20)
     refused("has all of this already", observables=["loss"])
     refused("must be at most the 97 samples", num_samples=98)
-    refused("observe returns no top5, only loss, far", observables=["top5"])
+    refused("observe returns no top5, only loss", observables=["top5"])
     refused(r"wider than \[-1, 1\] along alpha by whole steps of 0.5, not \[-1.2, 1\]", ranges=[(-1.2, 1), (-0.5, 1)])
     refused(r"wider than \[-0.5, 1\] along beta", ranges=[(-1, 1), (-0.75, 1)])
     refused("one for all axes or one per axis", ranges=[(-1, 1)] * 3)
@@ -229,32 +198,32 @@ def test_extensions_that_cannot_be_made_are_refused_in_words(tmp_path):
         )
     with pytest.raises(JobError, match="it is not complete"):
         extend(tmp_path / "half", "a", num_samples=30, problem=problem_of())
-    batch = computed(tmp_path / "batch", 20, batch_norm="batch")
+    batch = computed(tmp_path / "batch", batch_norm="batch")
     with pytest.raises(JobError, match="batch_norm: batch"):
         extend(batch, "a", num_samples=30, problem=problem_of())
 
 
 def test_a_refused_job_names_the_command_that_extends(tmp_path):
-    folder = computed(tmp_path / "run", 20)
+    folder = computed(tmp_path / "run")
     with pytest.raises(JobError, match=r"keep its values by `landscape extend .*run a --samples 53`"):
-        computed(folder, 53)
+        compute(folder, 53)
     wider = {**LANDSCAPE, "range": [[-2, 1], [-0.5, 1.5]], "size": [7, 5]}
     with pytest.raises(JobError, match=r"extend .* a --range=-2,1,-0.5,1.5`"):
-        computed(folder, 20, spec=wider)
+        compute(folder, spec=wider)
     with pytest.raises(JobError) as caught:
-        computed(folder, 20, seed=4)
+        compute(folder, seed=4)
     assert "extend" not in str(caught.value)
 
 
 def test_the_job_of_an_extension_can_be_planned(tmp_path):
-    folder = computed(tmp_path, 20)
+    folder = computed(tmp_path)
     step = steps_left(folder, "a", More(num_samples=53))[0]
     job = extension_job(folder, "a", step, problem_of())
     assert (job.num_samples, job.extends, job.landscapes[0].name) == (53, "a", "a.extending")
 
 
 def test_indices_of_the_samples_are_kept(tmp_path):
-    store = LandscapeStore.open(computed(tmp_path, 20), "a")
+    store = LandscapeStore.open(computed(tmp_path), "a")
     index = store.arrays.values("sample_index")
     generator = torch.Generator().manual_seed(3)
     np.testing.assert_array_equal(index, torch.randperm(97, generator=generator)[:20])

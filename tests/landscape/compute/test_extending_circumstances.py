@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from extended_scene import compute, computed, observe, problem_of
 from pooled import Pooled
-from small_models import Quadratic, chunks_of, image_samples, make_job, observe_quadratic, quadratic_samples
+from small_models import Quadratic, chunks_of, image_samples, make_job
 from torch import Tensor
 
 from landscape import Problem, extend, open_run, run
@@ -19,35 +20,31 @@ from landscape.compute.prepare import prepare
 from landscape.core.errors import Interrupted, JobError, LandscapeError
 from landscape.store.landscape import LandscapeStore
 
-LANDSCAPE = {"name": "a", "size": [5, 4], "range": [[-1, 1], [-0.5, 1]]}
 WIDER = [(-2, 1), (-0.5, 1)]
 
 
-def problem(most: float = float("inf"), highest: float = float("inf")) -> Callable[[], Problem]:
-    """A problem whose batches of more than `most` samples do not fit, and that fails above the loss `highest`."""
+problem = problem_of()
 
-    def observe(model: Quadratic, batch: Tensor) -> dict[str, Tensor]:
+
+def observe_up_to(most: float = float("inf"), highest: float = float("inf")) -> Callable[..., dict[str, Tensor]]:
+    """Batches of more than `most` samples do not fit, and what is above the loss `highest` fails."""
+
+    def observe_some(model: Quadratic, batch: Tensor) -> dict[str, Tensor]:
         if len(batch) > most:
             raise MemoryError
-        observed = observe_quadratic(model, batch)
+        observed = observe(model, batch)
         if len(batch) > 2 and float(observed["loss"].mean()) > highest:  # not the first look
             raise ValueError("too far")
         return observed
 
-    return lambda: Problem(Quadratic(), quadratic_samples(97), observe)
-
-
-def computed(folder: Path, function: Callable[[], Problem] | None = None, **fields: Any) -> Path:
-    fields = {"num_samples": 20, "batch_size": 8, "tile": [3, 2], "seed": 3, **fields}
-    run(make_job(folder, function or problem(), [LANDSCAPE], **fields))
-    return folder
+    return observe_some
 
 
 def begin(folder: Path, points: int = 12, **more: Any) -> None:
     """Begin to extend, and stop after so many points."""
     asked = iter(range(1000))
     with pytest.raises(Interrupted):
-        extend(folder, "a", problem=problem(), compute=lambda job: run(job, stop=lambda: next(asked) > points), **more)
+        extend(folder, "a", problem=problem, compute=lambda job: run(job, stop=lambda: next(asked) > points), **more)
     assert "a.extending" in open_run(folder)
 
 
@@ -63,12 +60,12 @@ def test_batches_that_do_not_fit_are_told_and_nothing_is_begun(tmp_path, more):
     with pytest.raises(
         JobError, match=r"batch_size: 8, .* 'a' was computed, does not fit the memory here, only 4 does"
     ):
-        extend(folder, "a", problem=problem(most=4), **more)
+        extend(folder, "a", problem=problem_of(observe_up_to(most=4)), **more)
     assert files_of(folder) == before
 
 
 def test_a_landscape_is_not_extended_on_another_kind_of_device(tmp_path):
-    job = extension_job(computed(tmp_path), "a", More(num_samples=53), problem())
+    job = extension_job(computed(tmp_path), "a", More(num_samples=53), problem)
     (prepared,) = prepare(job).landscapes
     with pytest.raises(JobError, match="device: landscape 'a' was computed on cpu, here is cuda"):
         prepared.on_device("cuda", job)
@@ -79,10 +76,10 @@ def test_an_extension_is_not_finished_with_values_of_another_plan(tmp_path, more
     folder = computed(tmp_path)
     begin(folder, points=9, **more)
     shutil.rmtree(folder / "landscapes.zarr" / "a")
-    computed(folder, batch_size=4)
+    compute(folder, batch_size=4)
     before = files_of(folder / "landscapes.zarr" / "a")
     with pytest.raises(JobError, match=r"computed anew by another plan since 'a.extending' was begun; drop that by"):
-        extend(folder, "a", problem=problem(), **more)
+        extend(folder, "a", problem=problem, **more)
     assert files_of(folder / "landscapes.zarr" / "a") == before
 
 
@@ -92,7 +89,7 @@ def test_an_extension_of_which_nothing_is_computed_yet_is_not_dropped_by_another
     assert LandscapeStore.open(folder, "a.extending").counts()[0] == 20
     for more in ({"num_samples": 60}, {"ranges": WIDER}):
         with pytest.raises(JobError, match="another extension of landscape 'a' is under way"):
-            extend(folder, "a", problem=problem(), **more)
+            extend(folder, "a", problem=problem, **more)
         assert sorted(open_run(folder)) == ["a", "a.extending"]
 
 
@@ -100,21 +97,21 @@ def test_a_later_step_is_refused_before_the_first_one_is_computed(tmp_path):
     folder = computed(tmp_path)
     before = files_of(folder)
     with pytest.raises(JobError, match=r"by whole steps of 0.5"):
-        extend(folder, "a", num_samples=53, ranges=[(-1.3, 1), (-0.5, 1)], problem=problem())
+        extend(folder, "a", num_samples=53, ranges=[(-1.3, 1), (-0.5, 1)], problem=problem)
     assert files_of(folder) == before
 
 
 def test_points_that_were_given_up_are_counted_and_computed_first(tmp_path):
-    folder = computed(tmp_path, problem(highest=24.0))
+    folder = compute(tmp_path, function=observe_up_to(highest=24.0))
     lost = LandscapeStore.open(folder, "a").counts()[3]
     assert lost
     with pytest.raises(JobError, match=f"cannot be extended: {lost} of its points were given up; run its own job"):
-        extend(folder, "a", num_samples=53, problem=problem())
-    computed(folder)
-    opened = extend(folder, "a", ranges=WIDER, problem=problem(highest=24.0))
+        extend(folder, "a", num_samples=53, problem=problem)
+    compute(folder)
+    opened = extend(folder, "a", ranges=WIDER, problem=problem_of(observe_up_to(highest=24.0)))
     assert opened["a"].loss.shape == (4, 5), "what fails at new points stays beside it"
     assert opened["a.extending"].record.failures
-    assert extend(folder, "a", ranges=WIDER, problem=problem())["a"].loss.shape == (4, 7)
+    assert extend(folder, "a", ranges=WIDER, problem=problem)["a"].loss.shape == (4, 7)
 
 
 def test_a_disk_that_takes_nothing_is_told_in_one_line(tmp_path, monkeypatch):
@@ -126,10 +123,10 @@ def test_a_disk_that_takes_nothing_is_told_in_one_line(tmp_path, monkeypatch):
 
     monkeypatch.setattr("landscape.store.results.run_lock", full)
     with pytest.raises(LandscapeError, match=r"cannot be written: No space left on device; .*make room"):
-        extend(folder, "a", num_samples=53, problem=problem())
+        extend(folder, "a", num_samples=53, problem=problem)
     monkeypatch.setattr("os.access", lambda *given: False)
     with pytest.raises(JobError, match="no permission to write"):
-        extend(folder, "a", num_samples=53, problem=problem())
+        extend(folder, "a", num_samples=53, problem=problem)
     assert files_of(folder) == before
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from extended_scene import LANDSCAPE, compute, computed, problem_of
 from small_models import Quadratic, make_job, observe_quadratic, quadratic_samples, wandering, write_trajectory
 from torch import Tensor
 
@@ -18,17 +19,7 @@ from landscape.core.errors import JobError, NotFoundError
 from landscape.core.grid import Grid
 from landscape.store.landscape import LandscapeStore
 
-LANDSCAPE = {"name": "a", "size": [5, 4], "range": [[-1, 1], [-0.5, 1]]}
-
-
-def problem() -> Problem:
-    return Problem(Quadratic(), quadratic_samples(97), observe_quadratic)
-
-
-def computed(folder: Path, samples: int = 20, spec: dict[str, Any] | None = None, **fields: Any) -> Path:
-    fields = {"batch_size": 8, "seed": 3, **fields}
-    run(make_job(folder, problem, [spec or LANDSCAPE], num_samples=samples, **fields))
-    return folder
+problem = problem_of()
 
 
 def refusal(call: Callable[[], Any]) -> str:
@@ -64,7 +55,7 @@ def test_axes_along_eigenvectors_of_the_samples_take_no_more_of_them(tmp_path):
     place = computed(tmp_path, spec=spec)
     told = refusal(lambda: extend(place, "a", num_samples=30, problem=problem))
     assert told.startswith("num_samples: landscape 'a' has axes of kind eigen, which are others for more samples")
-    told = refusal(lambda: computed(place, 30, spec=spec))
+    told = refusal(lambda: compute(place, 30, spec=spec))
     assert "num_samples 20 to 30" in told
     assert "landscape extend" not in told
 
@@ -81,15 +72,15 @@ def test_an_imported_surface_is_refused_for_what_it_is(tmp_path):
 def test_a_job_from_before_an_extension_is_told_what_to_write(tmp_path):
     folder = computed(tmp_path)
     extend(folder, "a", num_samples=53, problem=problem)
-    assert "write num_samples: 53 in the job" in refusal(lambda: computed(folder, 20))
-    computed(folder, 53)
+    assert "write num_samples: 53 in the job" in refusal(lambda: compute(folder, 20))
+    compute(folder, 53)
     extend(folder, "a", ranges=[(-2, 1), (-0.5, 1)], problem=problem)
-    told = refusal(lambda: computed(folder, 53))
+    told = refusal(lambda: compute(folder, 53))
     assert "write size: [7, 4], range: [[-2.0, 1.0], [-0.5, 1.0]] in the job" in told
-    computed(folder, 53, {**LANDSCAPE, "size": [7, 4], "range": [[-2.0, 1.0], [-0.5, 1.0]]})
+    compute(folder, 53, {**LANDSCAPE, "size": [7, 4], "range": [[-2.0, 1.0], [-0.5, 1.0]]})
     # More is asked for with the narrower range, or with another seed: what to write would not do.
-    assert "write" not in refusal(lambda: computed(folder, 20, {**LANDSCAPE, "size": [9, 4]}))
-    assert "write" not in refusal(lambda: computed(folder, 20, seed=4))
+    assert "write" not in refusal(lambda: compute(folder, 20, {**LANDSCAPE, "size": [9, 4]}))
+    assert "write" not in refusal(lambda: compute(folder, 20, seed=4))
 
 
 def test_the_command_that_is_named_is_one_that_extends(tmp_path):
@@ -112,7 +103,7 @@ def test_the_command_that_is_named_is_one_that_extends(tmp_path):
     for refused in (other_data, half_a_step, told(num_samples=53, batch_norm="batch")):
         assert "landscape extend" not in refused
     batch_norm = computed(tmp_path / "batch", batch_norm="batch")
-    assert "landscape extend" not in refusal(lambda: computed(batch_norm, 53, batch_norm="batch"))
+    assert "landscape extend" not in refusal(lambda: compute(batch_norm, 53, batch_norm="batch"))
 
 
 def test_more_samples_than_the_data_had_are_not_there_already(tmp_path):
@@ -131,7 +122,7 @@ def test_a_batch_size_that_was_asked_for_is_no_change_after_an_extension(tmp_pat
     extend(folder, "a", num_samples=53, problem=problem)
     store = LandscapeStore.open(folder, "a")
     assert (store.job.batch_size, store.record.plan.batch_size) == (64, 20)
-    computed(folder, 53, batch_size=64)
+    compute(folder, 53, batch_size=64)
 
 
 def test_a_landscape_of_the_longest_name_is_extended(tmp_path):
@@ -160,12 +151,12 @@ def test_every_digit_of_a_range_is_in_the_command_that_is_named(tmp_path):
     spec = {"name": "a", "directions": [{"kind": "random"}], "size": 5, "range": [-0.12345678, 0.12345678]}
     folder = computed(tmp_path, spec=spec)
     wider = {**spec, "size": 9, "range": [-0.24691356, 0.24691356]}
-    assert "--range=-0.24691356,0.24691356" in refusal(lambda: computed(folder, spec=wider))
+    assert "--range=-0.24691356,0.24691356" in refusal(lambda: compute(folder, spec=wider))
 
 
 def test_axes_that_were_fitted_take_more_samples(tmp_path):
     write_trajectory(tmp_path, wandering(Quadratic(), 4))
-    folder = computed(tmp_path, spec={"name": "a", "trajectory": "all", "size": [4, 3]})
+    folder = compute(tmp_path, spec={"name": "a", "trajectory": "all", "size": [4, 3]})
     before = open_run(folder)["a"]
     after = extend(folder, "a", num_samples=30, problem=problem)["a"]
     for one, other in ((before.alpha, after.alpha), (before.beta, after.beta)):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import extended_scene
 import numpy as np
 import pytest
 import torch
-from small_models import Quadratic, make_job, quadratic_samples
+from extended_scene import LANDSCAPE, observe, observe_more, observe_weighted, problem_of
+from small_models import Quadratic, chunks_of, make_job, quadratic_samples
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -20,36 +22,16 @@ from landscape.core.errors import Interrupted, JobError
 from landscape.problem.supervised import Combination
 from landscape.store.landscape import LandscapeStore
 
-LANDSCAPE = {"name": "a", "size": [5, 4], "range": [[-1, 1], [-0.5, 1]]}
 EVERY = slice(None)
 
 
-def observe(model: nn.Module, batch: Tensor) -> dict[str, Tensor]:
-    return {"loss": model(batch)}
-
-
-def observe_weighted(model: nn.Module, batch: Tensor) -> dict[str, Tensor]:
-    return {"loss": model(batch), "weight": 1.0 + batch[:, 0].abs()}
-
-
-def observe_more(model: nn.Module, batch: Tensor) -> dict[str, Tensor]:
-    return {**observe(model, batch), "root": model(batch).sqrt()}
-
-
-def problem_of(function: Callable[..., Any] = observe) -> Callable[[], Problem]:
-    return lambda: Problem(Quadratic(), quadratic_samples(97), function)
-
-
 def computed(folder: Path, samples: int = 20, spec: dict[str, Any] | None = None, **fields: Any) -> Surface:
-    problem = problem_of(fields.pop("function", observe))
-    fields = {"batch_size": 8, "tile": [3, 2], "seed": 3, "keep_samples": True, **fields}
-    return landscape.run(make_job(folder, problem, [spec or LANDSCAPE], num_samples=samples, **fields))["a"]
+    """What another test may have computed."""
+    return open_run(extended_scene.computed(folder, samples, spec, **{"keep_samples": True, **fields}))["a"]
 
 
-def chunks_of(folder: Path) -> dict[str, bytes]:
-    """Every chunk of the landscape on disk."""
-    place = folder / "landscapes.zarr" / "a"
-    return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("c/**/*") if path.is_file()}
+def compute(folder: Path, samples: int = 20, spec: dict[str, Any] | None = None, **fields: Any) -> Surface:
+    return open_run(extended_scene.compute(folder, samples, spec, **{"keep_samples": True, **fields}))["a"]
 
 
 def file_of(folder: Path, chunk: str) -> Path:
@@ -123,7 +105,7 @@ def test_an_interruption_gives_the_same_bytes_and_means_stay_what_they_are_witho
     assert kept == {"loss_samples", "sample_weights", "origin_loss_samples"}
 
 
-@pytest.mark.parametrize("few, many, function", [(16, 64, observe), (20, 53, observe_weighted), (5, 9, observe)])
+@pytest.mark.parametrize("few, many, function", [(16, 32, observe), (20, 53, observe_weighted), (5, 9, observe)])
 def test_more_samples_give_the_bytes_of_all_at_once(tmp_path, few, many, function):
     computed(tmp_path / "once", many, batch_size=min(8, few), function=function)
     computed(tmp_path / "run", few, batch_size=min(8, few), function=function)
@@ -196,7 +178,7 @@ def test_a_damaged_chunk_is_found_and_computed_again(tmp_path, caplog, chunk, lo
         file.write_bytes(before[chunk][:-3] + b"abc")
     with pytest.raises(JobError, match="a chunk of it is damaged"):
         extend(tmp_path / "run", "a", num_samples=40, problem=problem_of(observe_weighted))
-    computed(tmp_path / "run", function=observe_weighted)
+    compute(tmp_path / "run", function=observe_weighted)
     assert f"{chunk.split('/')[0]} chunk" in caplog.text
     assert chunks_of(tmp_path / "run") == before
 
@@ -210,7 +192,7 @@ def test_a_tile_that_is_given_up_holds_no_losses(tmp_path):
 
     whole = computed(tmp_path / "whole")
     limit = float(np.sort(whole.loss.ravel())[-2])
-    surface = computed(tmp_path / "run", function=fails_far_away)
+    surface = compute(tmp_path / "run", function=fails_far_away)
     given_up = np.isnan(surface.loss)
     assert given_up.any()
     losses = np.asarray(surface.loss_samples)
@@ -221,14 +203,14 @@ def test_a_tile_that_is_given_up_holds_no_losses(tmp_path):
 def test_above_the_limit_the_job_is_refused_with_what_fits(tmp_path, monkeypatch):
     monkeypatch.setenv(KEPT_BYTES, "1599")
     with pytest.raises(JobError) as refused:
-        computed(tmp_path / "run")
+        compute(tmp_path / "run")
     message = str(refused.value)
     assert "must take at most 1599 bytes, not the 1600" in message
     assert "num_samples: 19" in message
     assert f"{KEPT_BYTES}=1600" in message
     assert not (tmp_path / "run" / "landscapes.zarr").exists()
     monkeypatch.setenv(KEPT_BYTES, "1600")
-    computed(tmp_path / "run")
+    compute(tmp_path / "run")
     with pytest.raises(JobError, match="not the 1680"):
         extend(tmp_path / "run", "a", num_samples=21, problem=problem_of())
 
@@ -238,7 +220,7 @@ def test_what_was_begun_without_is_refused_and_says_so(tmp_path):
     assert surface.loss_samples is None
     assert len(surface.sample_index) == 20
     with pytest.raises(JobError, match="holds no losses of single samples, as it was begun without"):
-        computed(tmp_path / "run")
+        compute(tmp_path / "run")
 
 
 def test_weights_that_depend_on_the_point_are_refused(tmp_path):
@@ -248,8 +230,8 @@ def test_weights_that_depend_on_the_point_are_refused(tmp_path):
 
     for tile in ([3, 2], 1):
         with pytest.raises(JobError, match="'weight' must be the same at every point"):
-            computed(tmp_path / str(tile), function=observe_moving, tile=tile)
-    computed(tmp_path / "without", function=observe_moving, keep_samples=False)
+            compute(tmp_path / str(tile), function=observe_moving, tile=tile)
+    compute(tmp_path / "without", function=observe_moving, keep_samples=False)
 
 
 def test_terms_have_no_losses_of_samples(tmp_path):
