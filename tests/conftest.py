@@ -138,7 +138,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Any:
 # What these give starts processes: a Ray, an S3, a browser, commands.
 PROCESSES = {"local_ray", "ray_folder", "endpoint", "drawer", "shell"}
 ALONE = ("local_ray", "drawer")  # one process of a run starts them; the tests of faults have more of them, and share
-LONG_FOLDERS = {"bench", "chaos", "docs", "fuzz", "peers", "recipes", "scale"}
+LONG_FOLDERS = {"bench", "chaos", "docs", "fuzz", "peers", "scale"}
 
 
 @pytest.hookimpl(tryfirst=True)

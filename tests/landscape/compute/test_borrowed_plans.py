@@ -40,7 +40,6 @@ def job_of(tmp_path, problem, engine, landscapes=(PLANE,), **fields):
     return make_job(tmp_path / "mine", lambda: problem, landscapes, num_samples=21, engine=str(engine), **fields)
 
 
-@pytest.mark.long
 def test_a_job_takes_the_engine_and_the_batches_of_another_run(tmp_path, problem, other):
     found = run(job_of(tmp_path, problem, other))["plane"]
     plan, attributes = plan_on_disk(tmp_path / "mine")
@@ -75,7 +74,6 @@ def test_what_does_not_agree_is_refused_by_name(tmp_path, problem, other, fields
     assert not (tmp_path / "mine").exists()
 
 
-@pytest.mark.long
 def test_a_run_with_several_engines_must_be_named_by_hand(tmp_path, problem, other):
     run(make_job(tmp_path / "two", lambda: problem, [{**PLANE, "name": "b"}], num_samples=21, engine="eager"))
     shutil.copytree(tmp_path / "two" / "landscapes.zarr" / "b", other / "landscapes.zarr" / "b")
@@ -91,14 +89,12 @@ def test_a_place_without_landscapes_is_refused(tmp_path, problem, other):
         job_of(tmp_path, problem, "empty")
 
 
-@pytest.mark.long
 def test_what_was_computed_is_not_gone_on_with_by_another_runs_engine(tmp_path, problem, other):
     run(job_of(tmp_path, problem, "eager", batch_size=21))
     with pytest.raises(JobError, match=r"changed: engine eager to eager\+channels_last\+folded; batch_size 21 to 8"):
         run(job_of(tmp_path, problem, other))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("field", "value"),
     [

@@ -8,7 +8,9 @@ import itertools
 import re
 import shutil
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +53,13 @@ INTEGERS = [str(each) for each in ALL if "int8" in each.options]
 HERE = [str(each) for each in ALL if not each.needs_gpu and not BASES[each.base].setup_seconds]
 HERE = [each for each in HERE if each not in INTEGERS]  # of quantised networks, with one test for all of them
 # Compiling takes seconds: plain, and with all that goes with it.
+# Every option alone, every pair and all together; what goes beyond pairs, `make test-faults` asks for as well.
+BEYOND = {str(each) for each in ALL if 2 < len(each.options) < 5}
 COMPILED = [str(each) for each in ALL if each.base == "compile" and len(each.options) in (0, 3)]
+
+
+def beyond_pairs_in_faults(engines: Iterable[str]) -> list[Any]:
+    return [pytest.param(each, marks=[pytest.mark.faults] * (each in BEYOND)) for each in engines]
 
 
 # -- the table -----------------------------------------------------------------------------------------------------
@@ -93,13 +101,13 @@ def plain():
     return evaluator(problem, samples).evaluate(POINTS, rise=True)
 
 
-@pytest.mark.parametrize("engine", HERE)
+@pytest.mark.parametrize("engine", beyond_pairs_in_faults(HERE))
 def test_an_engine_keeps_its_promises(engine, plain):
     _agree(_values_of_kept_promises(engine, plain), plain)
 
 
 @pytest.mark.skipif(not has_kernels(), reason="this processor has no kernels for 8-bit integers")
-@pytest.mark.parametrize("engine", INTEGERS)
+@pytest.mark.parametrize("engine", beyond_pairs_in_faults(INTEGERS))
 def test_integers_keep_the_promises_of_an_engine(engine):
     quantise = Quantisation(8, activations=True)
     problem, samples = pooled_problem()
@@ -163,7 +171,9 @@ def _plain_states(problem, samples, states):
     return losses
 
 
-@pytest.mark.parametrize("engine", [str(each) for each in ALL if each.base == "eager" and each.shares_rows])
+@pytest.mark.parametrize(
+    "engine", beyond_pairs_in_faults(str(each) for each in ALL if each.base == "eager" and each.shares_rows)
+)
 def test_values_do_not_depend_on_how_points_are_grouped(engine, monkeypatch):
     problem, samples = pooled_problem()
     made = evaluator(problem, samples, engine)

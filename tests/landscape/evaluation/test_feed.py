@@ -40,6 +40,9 @@ def observe(model, batch):
     }
 
 
+KINDS = ["doubles", "halves", "bytes and double targets", "dict"]
+
+
 def samples_of(kind: str, count: int):
     """On the CPU a sample is converted where its type is not the plan's: the floating-point ones here are."""
     images, targets = image_samples(count)
@@ -72,8 +75,10 @@ def bits(evaluator: Evaluator) -> dict[str, bytes]:
 # -- the same bits -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count, batch_size", [(29, 8), (7, 7), (30, 1), (1, 8)])
-@pytest.mark.parametrize("kind", ["doubles", "halves", "bytes and double targets", "dict"])
+@pytest.mark.parametrize(
+    "kind, count, batch_size",
+    [*((kind, 29, 8) for kind in KINDS), ("doubles", 7, 7), ("bytes and double targets", 9, 1), ("dict", 1, 8)],
+)
 def test_streamed_samples_give_the_bits_of_resident_ones(kind, count, batch_size):
     samples = samples_of(kind, count)
     resident, streamed = (evaluator(samples, limit, batch_size=batch_size) for limit in (1 << 20, 0))
@@ -246,7 +251,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machi
 
 @pytest.mark.gpu
 @needs_gpu
-@pytest.mark.parametrize("kind", ["doubles", "halves", "bytes and double targets", "dict"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("fields", [{}, {"batch_norm": "recalibrate"}, {"engine": "vmap:4"}], ids=str)
 def test_on_a_gpu_streamed_samples_give_the_bits_of_resident_ones(kind, fields):
     samples, gpu = samples_of(kind, 1003), torch.device("cuda:0")

@@ -90,7 +90,6 @@ def test_an_interrupted_training_ends_like_one_that_was_not_whoever_decodes(phot
         imagefolder.train(tmp_path, photographs, 3, **SMALL | {"side": 48}, frequency=4)
 
 
-@pytest.mark.long
 @pytest.mark.faults
 def test_a_decoder_that_is_killed_ends_the_training_in_words(photographs, tmp_path):
     before = multiprocessing.active_children()

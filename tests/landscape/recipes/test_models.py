@@ -57,7 +57,7 @@ def test_depths_that_there_are_not(depth):
         ResNet(depth)
 
 
-@pytest.mark.long
+@pytest.mark.faults
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/data beside the repository")
 def test_the_trained_resnet_20_gives_its_known_figures():
     data, weights = SHARED / "cifar10-test-2048.npz", SHARED / "resnet20-cifar10.safetensors"

@@ -47,7 +47,6 @@ def trained(tmp_path_factory):
     return run, digits.train(run, epochs=4)
 
 
-@pytest.mark.long
 def test_digits_reach_95_percent_on_held_out_digits(trained):
     run, result = trained
     assert result.accuracy > 0.95
@@ -71,7 +70,6 @@ def test_a_finished_training_returns_at_once_and_changes_nothing(trained):
 
 
 @pytest.mark.slow
-@pytest.mark.long
 def test_a_training_killed_twice_ends_like_one_that_was_not(trained, tmp_path):
     whole, result = trained
     # Before the last epoch each waits to be killed.
@@ -93,7 +91,6 @@ def test_a_training_killed_twice_ends_like_one_that_was_not(trained, tmp_path):
     assert untimed(tmp_path) == untimed(whole)
 
 
-@pytest.mark.long
 def test_a_run_begun_otherwise_is_refused_unless_overwritten(trained, tmp_path):
     run, _ = trained
     with pytest.raises(JobError, match=r"seed: training in run .* was begun with 0, not 1"):
@@ -102,19 +99,18 @@ def test_a_run_begun_otherwise_is_refused_unless_overwritten(trained, tmp_path):
     shutil.rmtree(tmp_path / "checkpoints")
     with pytest.raises(JobError, match="a trajectory that this training did not make"):
         digits.train(tmp_path, 2)
-    digits.train(tmp_path, 2, learning_rate=0.001, overwrite=True)
+    digits.train(tmp_path, 2, batch_size=1024, learning_rate=0.001, overwrite=True)
     assert read_info(tmp_path)["learning_rate"] == 0.001
 
 
-@pytest.mark.long
 def test_snapshots_that_were_taken_away_are_made_again_and_threads_and_generators_left_alone(tmp_path):
     threads, state = torch.get_num_threads(), torch.get_rng_state()
-    digits.train(tmp_path, 2)
+    digits.train(tmp_path, 2, batch_size=256)
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.get_rng_state(), state)
     before = digests(tmp_path)
     Path(read_trajectory(tmp_path).snapshot(1).path).unlink()
-    digits.train(tmp_path, 2)
+    digits.train(tmp_path, 2, batch_size=256)
     assert digests(tmp_path) == before
 
 
@@ -191,7 +187,6 @@ def write_mnist(folder, count=256):
         (folder / f"{stem}-labels-idx1-ubyte").write_bytes(struct.pack(">4BI", 0, 0, 8, 1, count) + labels.tobytes())
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("scaling", ["pad", "resize"])
 def test_mnist_trains_and_serves_as_a_callback(tmp_path, monkeypatch, scaling):
     write_mnist(tmp_path)
@@ -207,7 +202,6 @@ def test_mnist_trains_and_serves_as_a_callback(tmp_path, monkeypatch, scaling):
     assert torch.equal(as_trained.data[0], mnist.make_problem(tmp_path, scaling=scaling).data[0])
 
 
-@pytest.mark.long
 def test_the_two_layer_network_trains_goes_on_with_its_dropout_and_serves_as_a_callback(tmp_path, monkeypatch):
     write_mnist(tmp_path, 32)
 
@@ -270,7 +264,6 @@ def test_cifar10_trains_goes_on_and_serves_as_a_callback(tmp_path, monkeypatch, 
     assert as_trained.layer1[0].shortcut == shortcuts
 
 
-@pytest.mark.long
 def test_the_commands_print_the_accuracy_and_one_line_for_an_error(tmp_path, capsys):
     digits.main(["--run", str(tmp_path / "run"), "--epochs", "2"])
     out, err = capsys.readouterr()
@@ -282,7 +275,6 @@ def test_the_commands_print_the_accuracy_and_one_line_for_an_error(tmp_path, cap
     assert capsys.readouterr().err.count("\n") == 1
 
 
-@pytest.mark.long
 def test_the_recipes_run_as_modules():
     """Run as `python -m` runs a module, which warns where importing its package has imported it already."""
     code = """
