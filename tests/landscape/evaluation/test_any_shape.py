@@ -74,8 +74,9 @@ def plain_loop(indices, point) -> np.ndarray:
 # -- the same means ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batch_size", [1, 5, 64])
-@pytest.mark.parametrize("collate", COLLATES)
+@pytest.mark.parametrize(
+    "collate, batch_size", [*((collate, 5) for collate in COLLATES), ("padded", 1), ("jagged", 1), ("packed", 64)]
+)
 def test_however_samples_are_collated_and_batched_means_are_those_of_a_plain_loop(collate, batch_size):
     given = chosen(COLLATES[collate])
     found = evaluator(given.samples, batch_size=batch_size).evaluate(POINTS, rise=True)
@@ -108,9 +109,13 @@ def bits(made: Evaluator) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    "fields", [{}, {"engine": "eager+superposed"}, {"precision": "float64"}, {"batch_size": 1}], ids=str
+    "collate, fields",
+    [
+        *((collate, {"engine": "eager+superposed"}) for collate in COLLATES),
+        *(("padded", fields) for fields in ({}, {"precision": "float64"}, {"batch_size": 1})),
+        ("jagged", {"batch_size": 1}),
+    ],
 )
-@pytest.mark.parametrize("collate", COLLATES)
 def test_batches_made_anew_at_every_point_have_the_bits_of_those_that_stay(collate, fields):
     kept = evaluator(chosen(COLLATES[collate]).samples, **fields)
     on_disk = evaluator(chosen(COLLATES[collate], limit=1).samples, limit=0, **fields)

@@ -154,9 +154,12 @@ def test_the_scales_of_the_origin_hold_at_every_point():
 
 
 @pytest.mark.parametrize(
-    "engine", ["eager+channels_last", "eager+folded", "eager+folded+fused", "vmap:3", "eager+maxima"]
+    ("engine", "scale"),
+    [
+        *((each, "point") for each in ("eager+channels_last", "eager+folded+fused", "vmap:3", "eager+maxima")),
+        *((each, "origin") for each in ("eager+folded", "eager+folded+fused", "vmap:3")),
+    ],
 )
-@pytest.mark.parametrize("scale", ["point", "origin"])
 def test_every_engine_rounds(engine, scale):
     model, quantise = Mixed(), Quantisation(3, scale=scale)
     plain = evaluator(model, quantise)
