@@ -92,19 +92,15 @@ def test_quadratic_landscape_equals_its_closed_form(tmp_path, precision, kind, s
 
 def test_points_are_computed_from_the_origin_in_any_order():
     model = ConvNet()
-    made = evaluator(
-        model, image_samples(), Problem.supervised(model, None).observe, [drawn(model, 1), drawn(model, 2)]
-    )
+    given = model, image_samples(), Problem.supervised(model, None).observe, [drawn(model, 1), drawn(model, 2)]
+    made = evaluator(*given)
     points = np.array(list(itertools.product(np.linspace(-1, 1, 5), np.linspace(-2, 2, 4))))
     order = np.random.default_rng(0).permutation(len(points))
     straight, shuffled = made.evaluate(points), made.evaluate(points[order])
     np.testing.assert_array_equal(shuffled.mean["loss"], straight.mean["loss"][order])
     np.testing.assert_array_equal(shuffled.stderr["loss"], straight.stderr["loss"][order])
     zero = np.zeros((1, 2))
-    fresh = evaluator(
-        model, image_samples(), Problem.supervised(model, None).observe, [drawn(model, 1), drawn(model, 2)]
-    )
-    assert made.evaluate(zero).mean["loss"] == fresh.evaluate(zero).mean["loss"]
+    assert made.evaluate(zero).mean["loss"] == evaluator(*given).evaluate(zero).mean["loss"]
     assert len(set(straight.mean["loss"].tolist())) == len(points)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,7 @@ def problem() -> Problem:
     return Problem.supervised(Network(), clouds())
 
 
+@cache
 def trained(seed: int, epochs: int = 6, shrink: float = 0.93) -> dict[int, State]:
     """The network after each epoch of 5 steps; weight decay shrinks the first layer, to which batch norm is blind."""
     with torch.random.fork_rng():
