@@ -59,9 +59,14 @@ def drawn(model: nn.Module, seed: int, scale: float = 0.1) -> dict[str, torch.Te
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("precision", ["float32", "float64"])
-@pytest.mark.parametrize("kind, size", [("random", (9,)), ("pca", (5, 4)), ("random", (3, 4, 3)), ("pca", (3, 4, 3))])
-def test_quadratic_landscape_equals_its_closed_form(tmp_path, precision, kind, size):
+@pytest.mark.parametrize(
+    "kind, size, precision",
+    [
+        ("random", (9,), "float32"), ("random", (3, 4, 3), "float64"), ("pca", (5, 4), "float64"),
+        ("pca", (3, 4, 3), "float32"),
+    ],
+)  # fmt: skip
+def test_quadratic_landscape_equals_its_closed_form(tmp_path, kind, size, precision):
     dtype, tolerance = {"float32": (torch.float32, 1e-6), "float64": (torch.float64, 1e-12)}[precision]
     problem = quadratic_problem(dtype)
     if kind == "pca":
@@ -365,16 +370,6 @@ def test_numpys_and_pythons_draws_are_the_same_at_every_point_and_the_process_is
     np.testing.assert_array_equal(forward, backward[::-1])
     assert random.getstate() == states[0]
     assert np.array_equal(np.random.get_state()[1], states[1])  # noqa: NPY002
-
-
-def test_a_batch_changed_in_place_is_refused():
-    def observe(model, batch):
-        batch[0].mul_(2)
-        return {"loss": batch[0].sum((1, 2, 3))}
-
-    with pytest.raises(JobError, match="in place") as caught:
-        evaluator(ConvNet(), image_samples(), observe).evaluate(np.zeros((1, 0)))
-    assert "clone" in str(caught.value)
 
 
 BAD_RETURNS = {
