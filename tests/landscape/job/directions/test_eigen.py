@@ -148,9 +148,13 @@ class Killed(BaseException):
     """Stands for the end of the process."""
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    return Path(run(job_of(tmp_path_factory.mktemp("whole"), network)).path)
+
+
 @pytest.mark.parametrize("damaged", [False, True])
-def test_a_computation_that_was_killed_goes_on_to_the_same_bytes(tmp_path, monkeypatch, damaged):
-    run(job_of(tmp_path / "whole", network))
+def test_a_computation_that_was_killed_goes_on_to_the_same_bytes(whole, tmp_path, monkeypatch, damaged):
     job, keep, numbers = job_of(tmp_path / "killed", network), KeptSteps.keep, []
 
     def keeping(self, number, step):
@@ -169,7 +173,7 @@ def test_a_computation_that_was_killed_goes_on_to_the_same_bytes(tmp_path, monke
     numbers.clear()
     run_although_killed(job)
     assert numbers[0] == (5 if damaged else 8)
-    assert files_of(tmp_path / "killed") == files_of(tmp_path / "whole")
+    assert files_of(tmp_path / "killed") == files_of(whole)
     assert not (tmp_path / "killed" / "curvature").exists()
 
 
