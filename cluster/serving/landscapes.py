@@ -243,8 +243,8 @@ def _places(coordinates: Floats, wanted: Floats) -> tuple[NDArray[np.intp], NDAr
 
 def _content_state(store: LandscapeStore) -> Sequence[object]:
     """What changes when a landscape or one of its levels gets values, or is replaced."""
-    records = [each.record for each in (store, *store.levels())]
-    return [(each.digest, each.provenance.created, each.progress) for each in records]
+    records = [level.record for level in (store, *store.levels())]
+    return [(record.digest, record.provenance.created, record.progress) for record in records]
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -137,7 +137,7 @@ def gradient_at(
     setting, vectors = _setting_at(prepared, landscape, evaluator, point)
     executor, samples = _ReplicaExecutor(evaluator), prepared.samples
     blocks = range(block_count(setting, samples))
-    totals = executor.ask(setting, [TotalsOfBlocks(each) for each in stretches_of(blocks)])
+    totals = executor.ask(setting, [TotalsOfBlocks(stretch) for stretch in stretches_of(blocks)])
     factors = loss_factors([total for answer in totals for total in answer], prepared.problem.observe)
     slopes = np.zeros(len(vectors))
     for block in blocks:
@@ -186,13 +186,13 @@ def _setting_at(
             "ask for points around it"
         )
     trainable = {info.name for info in describe_parameters(prepared.problem.model) if info.trainable}
-    tensors = [each.tensors for each in landscape.directions]
-    if any(not set(each) <= trainable for each in tensors):
+    tensors = [direction.tensors for direction in landscape.directions]
+    if any(not set(direction) <= trainable for direction in tensors):
         raise JobError("derivatives: an axis moves what has no derivative, such as a buffer; ask for points around it")
     with torch.no_grad():
         weights = {name: value.clone() for name, value in evaluator.weights.state_at(point).items()}
     layout = layout_of(prepared.problem, weights)
-    return EvaluationSetting(weights, (), landscape.plan), np.stack([layout.vector(each) for each in tensors])
+    return EvaluationSetting(weights, (), landscape.plan), np.stack([layout.vector(direction) for direction in tensors])
 
 
 def _around(landscape: PreparedLandscape, point: Sequence[float]) -> list[list[float]]:
@@ -200,7 +200,7 @@ def _around(landscape: PreparedLandscape, point: Sequence[float]) -> list[list[f
     found = list[list[float]]()
     for axis, coordinates in enumerate(landscape.grid.coordinates):
         step = STEP_SHARE * float(coordinates[-1] - coordinates[0])
-        found += [[each + signed * (k == axis) for k, each in enumerate(point)] for signed in (-step, step)]
+        found += [[coordinate + signed * (k == axis) for k, coordinate in enumerate(point)] for signed in (-step, step)]
     return found
 
 
@@ -254,11 +254,11 @@ def join_values(parts: Sequence[ComputedValues]) -> ComputedValues:
     """The values of all points of several answers, in their order."""
     if len(parts) == 1:
         return parts[0]
-    evaluated = tuple(stretch for each in parts for stretch in each.evaluated)
-    revisions = {each.revision for each in parts}
+    evaluated = tuple(stretch for part in parts for stretch in part.evaluated)
+    revisions = {part.revision for part in parts}
     revision = revisions.pop() if len(revisions) == 1 else ""  # which no landscape has
     return ComputedValues(
-        np.concatenate([each.table for each in parts]), all(each.whole for each in parts), evaluated, revision
+        np.concatenate([part.table for part in parts]), all(part.whole for part in parts), evaluated, revision
     )
 
 
@@ -314,7 +314,7 @@ def load_landscape(source: LandscapeSource, beside: Sequence[LoadedLandscape] = 
     store = LandscapeStore.find(source.run, source.landscape)
     prepared = prepare(_job_of(source, store), reading=True)
     landscape = prepared.landscapes[0]
-    held = next((each for each in beside if _same_samples(each, prepared, landscape)), None)
+    held = next((other for other in beside if _same_samples(other, prepared, landscape)), None)
     if held is not None:
         prepared = replace(prepared, samples=held.evaluator.held_samples)
     evaluator = make_evaluator(prepared, landscape)
@@ -351,9 +351,9 @@ def _job_of(source: LandscapeSource, store: LandscapeStore | None) -> Job:
         opened = store or LandscapeStore.open(source.run, source.landscape)
         return recorded_job(source.run, opened, source.problem, source.folder)
     asked = asked_of(source.job)
-    named = [each for each in asked.landscapes if each.name == source.landscape]
+    named = [spec for spec in asked.landscapes if spec.name == source.landscape]
     if not named:
-        known = nearest(source.landscape, [each.name for each in asked.landscapes])
+        known = nearest(source.landscape, [spec.name for spec in asked.landscapes])
         raise NotFoundError(f"landscape {quoted(source.landscape)} is not in the job; {known}")
     return source.job.replace(landscapes=tuple(named))
 
@@ -429,7 +429,7 @@ class Replica:
     """
 
     def __init__(self, sources: Sequence[LandscapeSource], path: Sequence[str] = ()) -> None:
-        sys.path[:0] = [each for each in path if each not in sys.path]
+        sys.path[:0] = [folder for folder in path if folder not in sys.path]
         keep_freed_memory()
         self._sources = {source.key: source for source in sources}
         self._thread = ThreadPoolExecutor(1, "computing")
@@ -463,7 +463,7 @@ class Replica:
         A few are computed at a time, so that those that are not begun are dropped where nobody waits any more.
         """
         parts = [points[start : start + FEWEST_POINTS] for start in range(0, len(points), FEWEST_POINTS)]
-        return join_values(await run_all([self._part(key, each) for each in parts]))
+        return join_values(await run_all([self._part(key, part) for part in parts]))
 
     async def _part(self, key: str, points: Floats) -> ComputedValues:
         answer = await self._batcher.add(key, points)

@@ -68,7 +68,10 @@ class LandscapeInfo:
     @property
     def columns(self) -> tuple[str, ...]:
         """The names of the values that are computed and kept of a point, in their order."""
-        return (*(name for each in self.observables for name in (each, f"{each}_stderr")), RISE_STDERR)
+        return (
+            *(name for observable in self.observables for name in (observable, f"{observable}_stderr")),
+            RISE_STDERR,
+        )
 
     def document(self) -> dict[str, Any]:
         """As the list of models has it."""
@@ -212,7 +215,7 @@ class RequestedPatch:
     @property
     def shape(self) -> tuple[int, ...]:
         """Points per dimension, the last axis first."""
-        return tuple(len(each) for each in reversed(self.coordinates))
+        return tuple(len(values) for values in reversed(self.coordinates))
 
     @property
     def points(self) -> Floats:
@@ -227,7 +230,7 @@ class RequestedPatch:
     def row(self, index: Sequence[int]) -> Floats:
         """The points of a row, which runs along the first axis."""
         along = self.coordinates[0]
-        fixed = (np.full(len(along), each) for each in reversed(self.place(index)))
+        fixed = (np.full(len(along), value) for value in reversed(self.place(index)))
         return np.stack([along, *fixed], axis=1)
 
 
@@ -315,14 +318,14 @@ def check_point(what: str, given: Any, info: LandscapeInfo) -> list[float]:
         Refusal: it has more or fewer axes, or what is no finite number.
     """
     numbers = given if isinstance(given, (list, tuple)) else ()
-    if len(numbers) != len(info.axes) or not all(is_number(each) for each in numbers):
+    if len(numbers) != len(info.axes) or not all(is_number(number) for number in numbers):
         axes = len(info.axes)
         raise Refusal(
             BAD_REQUEST,
             f"{what}: must be {axes} finite number{'s' if axes > 1 else ''} [{_names(info)}], not {quoted(given)}",
         )
     refuse_too_far(what, numbers, info.precision)
-    return [float(each) + 0.0 for each in numbers]
+    return [float(number) + 0.0 for number in numbers]
 
 
 def parse_point(fields: Fields, info: LandscapeInfo, limits: RequestLimits) -> list[float]:
@@ -336,7 +339,7 @@ def parse_line(fields: Fields, info: LandscapeInfo, limits: RequestLimits) -> Re
     count = fields.get("count", 101)
     check_whole("count", count, 2)
     limits.refuse_many("count", count)
-    columns = [even_steps(*each, count) for each in zip(info.axes, first, last, strict=True)]
+    columns = [even_steps(*bounds, count) for bounds in zip(info.axes, first, last, strict=True)]
     return RequestedPoints(check_table(np.stack(columns, axis=1), info), _flag(fields, "rise"))
 
 

@@ -218,7 +218,7 @@ class Resolver:
             return computed
 
         chunks = [places[start : start + CHUNK] for start in range(0, len(places), CHUNK)]
-        computed = join_values(await run_all([part(each) for each in chunks]))
+        computed = join_values(await run_all([part(chunk) for chunk in chunks]))
         return computed.table[back.reshape(-1)], computed.evaluated
 
     async def _ask_replica(self, key: str, asked: Sequence[Floats]) -> Sequence[object]:
@@ -232,9 +232,9 @@ class Resolver:
         except Refusal as refusal:
             if len(asked) == 1 or refusal.status != FAILED:
                 return [refusal] * len(asked)
-            return [(await self._ask_replica(key, [each]))[0] for each in asked]
+            return [(await self._ask_replica(key, [part]))[0] for part in asked]
         whole = replace(computed, table=computed.table[back.reshape(-1)])
-        return whole.split([len(each) for each in asked])
+        return whole.split([len(part) for part in asked])
 
     async def _hold(self, served: ServedLandscape, points: Floats, computed: ComputedValues) -> None:
         rows = list(zip(rows_as_bytes(points), rows_as_bytes(computed.table), strict=True))

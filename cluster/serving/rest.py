@@ -169,8 +169,8 @@ def openapi_document(limits: RequestLimits) -> dict[str, Any]:
         paths[f"{LANDSCAPE}/{name}"] = {"post": {
             "summary": question.summary, "operationId": name,
             "parameters": [
-                {"name": each, "in": "path", "required": True, "schema": {"type": "string"}}
-                for each in ("model", "version", "landscape")
+                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+                for name in ("model", "version", "landscape")
             ],
             "requestBody": {"required": True, "content": body},
             "responses": {"200": {"description": "the values", "headers": TIMING, "content": answers}, **failed},
@@ -192,9 +192,11 @@ def openapi_page(limits: RequestLimits) -> str:
     """The page, without a script or anything from another server."""
     document, parts = openapi_document(limits), list[str]()
     for path, methods in document["paths"].items():
-        for method, what in methods.items():
-            parts.append(f"<h2><code>{method.upper()} {html.escape(path)}</code></h2><p>{html.escape(what['summary'])}")
-            content = what.get("requestBody", {}).get("content", {}).get("application/json")
+        for method, operation in methods.items():
+            parts.append(
+                f"<h2><code>{method.upper()} {html.escape(path)}</code></h2><p>{html.escape(operation['summary'])}"
+            )
+            content = operation.get("requestBody", {}).get("content", {}).get("application/json")
             if content is not None:
                 rows = "".join(
                     f"<tr><td><code>{html.escape(name)}</code><td>{html.escape(json.dumps(schema, ensure_ascii=False))}"

@@ -104,7 +104,7 @@ def json_number(value: float) -> float | None:
 
 
 def _with_nulls(values: Any) -> Any:
-    return [_with_nulls(each) for each in values] if isinstance(values, list) else json_number(values)
+    return [_with_nulls(item) for item in values] if isinstance(values, list) else json_number(values)
 
 
 # ----------------------------------------------------------------------------------------------------

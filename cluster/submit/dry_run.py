@@ -123,7 +123,7 @@ def compare(seen: LookReport, listing: SentFiles, run: str) -> list[str]:
         JobError: files beside the job that are not sent, though they could be.
     """
     root = listing.folder.resolve()
-    sources = {each.source for each in listing.files.values()}
+    sources = {file.source for file in listing.files.values()}
     stay: list[str] = []
     secret: list[str] = []
     outside: list[str] = []
@@ -228,8 +228,8 @@ class OpenedFiles:
             self.add(filename)
             return original(filename, *words, **named)
 
-        for each in modules:
-            each.safe_open = safe_open
+        for module in modules:
+            module.safe_open = safe_open
 
     def hear_mapped(self) -> None:
         """Note the files that are mapped into memory."""
@@ -245,8 +245,8 @@ def files_of_user(paths: Iterable[str], made_before: int) -> list[str]:
         made_before: a change time in nanoseconds; newer files were created by the try-out.
     """
     found = set()
-    for each in paths:
-        path = Path(os.path.realpath(each))
+    for text in paths:
+        path = Path(os.path.realpath(text))
         if path.suffix == ".pyc" or _belongs_to_system(path):
             continue
         with contextlib.suppress(OSError):
@@ -262,11 +262,11 @@ def _system_folders() -> tuple[Path, ...]:
     import landscape
 
     folders = [sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()]
-    folders += [str(Path(str(each.__file__)).parent) for each in (cluster, landscape)]
+    folders += [str(Path(str(package.__file__)).parent) for package in (cluster, landscape)]
     with contextlib.suppress(RuntimeError):
-        folders += [str(Path.home() / each) for each in USER_CACHES]
+        folders += [str(Path.home() / cache) for cache in USER_CACHES]
     named = os.environ.get("LANDSCAPE_CACHE")
-    return tuple(Path(each).resolve() for each in [*folders, *([named] if named else [])])
+    return tuple(Path(folder).resolve() for folder in [*folders, *([named] if named else [])])
 
 
 def _lies_in_system(path: str) -> bool:
@@ -278,7 +278,7 @@ def _belongs_to_system(path: Path) -> bool:
         _lies_in_system(str(path))
         or "site-packages" in path.parts
         or "dist-packages" in path.parts
-        or any(path.is_relative_to(each) for each in _system_folders())
+        or any(path.is_relative_to(folder) for folder in _system_folders())
     )
 
 
@@ -347,7 +347,7 @@ def _prepare_anew(job: Job, fresh: str) -> None:
     """Prepare those of its landscapes that need no trajectory, as if the run were new."""
     from landscape.compute.prepare import prepare
 
-    here = tuple(each for each in job.landscapes if not each.needs_trajectory)
+    here = tuple(landscape for landscape in job.landscapes if not landscape.needs_trajectory)
     prepare(job.replace(run=str(Path(fresh) / "run"), landscapes=here or (Landscape(name="look", size=(3, 3)),)))
 
 

@@ -104,10 +104,10 @@ def parse_selector(given: list[str] | None) -> dict[str, str]:
         JobError: one of them is not of this form.
     """
     found = {}
-    for each in given or []:
-        key, equals, value = each.partition("=")
+    for text in given or []:
+        key, equals, value = text.partition("=")
         if not key or not equals:
-            raise JobError(f"selector: must be key=value, a label of the nodes, not {quoted(each)}")
+            raise JobError(f"selector: must be key=value, a label of the nodes, not {quoted(text)}")
         found[key] = value
     return found
 
@@ -115,13 +115,13 @@ def parse_selector(given: list[str] | None) -> dict[str, str]:
 def parse_tolerations(given: list[str] | None) -> tuple[dict[str, str], ...]:
     """`key`, `key=value` or either with `:Effect`, as kubectl writes taints."""
     found = []
-    for each in given or []:
-        taint, _, effect = each.partition(":")
+    for text in given or []:
+        taint, _, effect = text.partition(":")
         key, equals, value = taint.partition("=")
         if not key or effect not in ("", "NoSchedule", "PreferNoSchedule", "NoExecute"):
             raise JobError(
                 f"toleration: must be key[=value][:NoSchedule|PreferNoSchedule|NoExecute], a taint of the nodes, "
-                f"not {quoted(each)}"
+                f"not {quoted(text)}"
             )
         match = {"operator": "Equal", "value": value} if equals else {"operator": "Exists"}
         found.append({"key": key, **match, **({"effect": effect} if effect else {})})
@@ -334,7 +334,7 @@ def _pod(
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         **({"nodeSelector": dict(selector)} if selector else {}),
-        **({"tolerations": [dict(each) for each in tolerations]} if tolerations else {}),
+        **({"tolerations": [dict(toleration) for toleration in tolerations]} if tolerations else {}),
         "containers": [container | {"securityContext": guarded}],
         **({"volumes": volumes} if volumes else {}),
     }
@@ -356,27 +356,27 @@ def job_files(job: Work, file: Path, include: Iterable[str] = (), listing: SentF
 
     listing = listing or folder_listing(job, file, job.run_path, include)
     packed = [str(job.problem)] if names_a_file(job.problem) else onnx_files(str(job.problem))
-    asked = {os.path.normpath(each) for each in (*named_files(job), *packed, *include)}
+    asked = {os.path.normpath(path) for path in (*named_files(job), *packed, *include)}
     package = str(job.problem).partition(":")[0].partition(".")[0]
 
     def carried(name: str) -> bool:
         top, _, below = name.partition("/")
         python = name.endswith(".py") and (not below or top == package)
-        return name == file.name or python or any(name == each or name.startswith(f"{each}/") for each in asked)
+        return name == file.name or python or any(name == folder or name.startswith(f"{folder}/") for folder in asked)
 
     for name, why in sorted(listing.omitted.items()):
         if why == LEAVES and name.endswith(".py") and "/" not in name:
             raise JobError(f"job: {quoted(name)} is a link that leaves the job file's folder; copy in what it names")
-    chosen = {name: each for name, each in sorted(listing.files.items()) if carried(name)}
-    size = sum(each.size for each in chosen.values())
+    chosen = {name: file for name, file in sorted(listing.files.items()) if carried(name)}
+    size = sum(file.size for file in chosen.values())
     if size > LARGEST_FILES:
-        largest = max(chosen.values(), key=lambda each: each.size)
+        largest = max(chosen.values(), key=lambda file: file.size)
         raise JobError(
             f"job: its files hold {size} bytes, a ConfigMap at most {LARGEST_FILES} ({quoted(largest.name)} alone "
             f"{largest.size}); put large ones on the claim or in the image and name them by absolute paths"
         )
     root = listing.folder.resolve()
-    return {name: read_file(each, root) for name, each in chosen.items()}
+    return {name: read_file(file, root) for name, file in chosen.items()}
 
 
 # RayJob's own words for an end, in those of Ray's jobs.
@@ -395,10 +395,10 @@ def free_attempt(submission: Submission, namespace: str | None) -> int:
     return next_attempt(
         submission.base,
         {
-            each["metadata"]["name"]: DEPLOYMENT_ENDED.get(
-                each.get("status", {}).get("jobDeploymentStatus", ""), "RUNNING"
+            item["metadata"]["name"]: DEPLOYMENT_ENDED.get(
+                item.get("status", {}).get("jobDeploymentStatus", ""), "RUNNING"
             )
-            for each in found.get("items", [])
+            for item in found.get("items", [])
         },
     )
 

@@ -82,8 +82,8 @@ class SubmitOptions(SendingOptions):
         if self.no_look or isinstance(job, SentTraining):  # a training's function and options are checked beforehand
             return
         seen = look(job, file, run)
-        for each in (*seen.remarks, *(compare(seen, listing, run) if listing is not None else ())):
-            write_remark(each, "look")
+        for remark in (*seen.remarks, *(compare(seen, listing, run) if listing is not None else ())):
+            write_remark(remark, "look")
 
     def submission(self, job: Work, file: Path, place: str) -> Submission:
         """The job under its name, its run at `place`."""

@@ -166,14 +166,14 @@ def render(submission: Submission, listing: SentFiles) -> dict[str, Any]:
         "entrypoint": shlex.join(command(submission, submission.file)),
         "runtime_env": {**shipped, "env_vars": dict(DRIVER_ENVIRONMENT)},
         "metadata": {"run": submission.run, "job": submission.base},
-        "files": {name: each.size for name, each in sorted(listing.files.items())},
+        "files": {name: file.size for name, file in sorted(listing.files.items())},
     }
 
 
 def attempts(client: Any) -> dict[str, str]:
     """The jobs of a cluster: submission id → status."""
     with translated_errors(client.get_address()):
-        return {each.submission_id: each.status.value for each in client.list_jobs() if each.submission_id}
+        return {job.submission_id: job.status.value for job in client.list_jobs() if job.submission_id}
 
 
 def send(client: Any, rendered: dict[str, Any], listing: SentFiles) -> str:

@@ -244,14 +244,14 @@ def next_attempt(base: str, known: dict[str, str]) -> int:
         LandscapeError: an earlier attempt has not ended.
     """
     numbers = [0]
-    for each, status in known.items():
-        found = re.fullmatch(rf"{re.escape(base)}-(\d+)", each)
+    for name, status in known.items():
+        found = re.fullmatch(rf"{re.escape(base)}-(\d+)", name)
         if found is None:
             continue
         if status not in ENDED:
             raise LandscapeError(
-                f"submit: this job is on the cluster already, {status.lower()} as {each}; "
-                f"see landscape logs {each}, or end it with landscape cancel {each}"
+                f"submit: this job is on the cluster already, {status.lower()} as {name}; "
+                f"see landscape logs {name}, or end it with landscape cancel {name}"
             )
         numbers.append(int(found[1]))
     return max(numbers) + 1
@@ -304,7 +304,7 @@ def remember(identifier: str, job: SentJob) -> None:
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with FileLock(file.with_suffix(".lock"), timeout=LOCK_SECONDS, mode=0o600):
-            jobs = {name: asdict(each) for name, each in _read(file).items()}
+            jobs = {name: asdict(record) for name, record in _read(file).items()}
             jobs.pop(identifier, None)
             jobs[identifier] = entry
             _write(file, dict(list(jobs.items())[-MOST_JOBS:]))

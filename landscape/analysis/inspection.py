@@ -63,8 +63,8 @@ class Inspection:
     @property
     def first(self) -> LayerFinding | None:
         """What the first layer that breaks has: of those that hold at the origin, where there is one."""
-        known = {(each.layer, each.rule) for each in self.at_origin}
-        new = [each for each in self.findings if (each.layer, each.rule) not in known]
+        known = {(finding.layer, finding.rule) for finding in self.at_origin}
+        new = [finding for finding in self.findings if (finding.layer, finding.rule) not in known]
         return next(iter(new or self.findings), None)
 
 
@@ -113,9 +113,9 @@ def inspect_point(
     setting, origin = setting_of(landscape), (0.0,) * len(axes)
     with executor(prepared, landscape, EVALUATIONS) as answers:
         # The layers first: where user code raises they say in which one.
-        seen = answers.ask(setting, [LayersAt(each, gradients) for each in dict.fromkeys((point, origin))])
+        seen = answers.ask(setting, [LayersAt(place, gradients) for place in dict.fromkeys((point, origin))])
         (values,) = answers.ask(setting, [AtPoints(np.array([point, origin], np.float64))])
-    found = [tuple(each.findings(thresholds)) for each in seen]
+    found = [tuple(layers.findings(thresholds)) for layers in seen]
     losses, errors = values.mean["loss"].tolist(), values.stderr["loss"].tolist()
     return Inspection(
         path, name, axes, point, why, losses[0], errors[0], losses[1], seen[0], seen[-1], found[0], found[-1],
@@ -130,7 +130,7 @@ def _checked(at: Sequence[float], axes: Sequence[str]) -> tuple[float, ...]:
         JobError: they are of other axes, or no finite numbers.
     """
     point = tuple(at)
-    if not all(is_number(each) for each in point):
+    if not all(is_number(coordinate) for coordinate in point):
         raise JobError(f"at: must be finite numbers, not {quoted(list(point))}")
     if len(point) != len(axes):
         raise JobError(f"at: must have a number for each of the axes {', '.join(axes)}, not {len(point)}")
@@ -167,14 +167,16 @@ def plain_inspection(found: Inspection) -> dict[str, Any]:
         "loss_stderr": finite_or_none(found.stderr),
         "origin_loss": finite_or_none(found.origin_loss),
         "first": None if first is None else {**first.plain(), **_born(found.here, first), "text": first.text},
-        "findings": [each.plain() for each in found.findings],
-        "origin_findings": [each.plain() for each in found.at_origin],
+        "findings": [finding.plain() for finding in found.findings],
+        "origin_findings": [finding.plain() for finding in found.at_origin],
         "thresholds": found.thresholds,
-        "layers": [_plain_layer(each) for each in found.here.layers],
-        "weights": [_plain_tensors(each) for each in found.here.weights],
-        "gradients": None if found.here.gradients is None else [_plain_tensors(each) for each in found.here.gradients],
+        "layers": [_plain_layer(layer) for layer in found.here.layers],
+        "weights": [_plain_tensors(tensors) for tensors in found.here.weights],
+        "gradients": None
+        if found.here.gradients is None
+        else [_plain_tensors(tensors) for tensors in found.here.gradients],
         "no_gradients": found.here.no_gradients or None,
-        "origin_layers": [_plain_layer(each) for each in found.origin.layers],
+        "origin_layers": [_plain_layer(layer) for layer in found.origin.layers],
     }
 
 
@@ -183,7 +185,7 @@ def inspection_text(found: Inspection) -> str:
 
     Its last column is the mean of abs(x) over that at the origin.
     """
-    place = ", ".join(f"{axis} {each:.6g}" for axis, each in zip(found.axes, found.point, strict=True))
+    place = ", ".join(f"{axis} {coordinate:.6g}" for axis, coordinate in zip(found.axes, found.point, strict=True))
     lines = [
         f"{found.name} at {place}{f' ({found.why})' if found.why else ''}",
         f"{_loss(found)}; {_number(found.origin_loss)} at the origin",
@@ -195,8 +197,10 @@ def inspection_text(found: Inspection) -> str:
     rows = [(_named(layer), layer.statistics, at_origin.get(layer.name)) for layer in found.here.layers]
     lines += _table("layer", rows)
     if found.here.gradients is not None:
-        there = {each.layer: each.statistics for each in found.origin.gradients or ()}
-        of_gradients = [(each.layer, each.statistics, there.get(each.layer)) for each in found.here.gradients]
+        there = {gradient.layer: gradient.statistics for gradient in found.origin.gradients or ()}
+        of_gradients = [
+            (gradient.layer, gradient.statistics, there.get(gradient.layer)) for gradient in found.here.gradients
+        ]
         lines += ["", *_table("gradient by", of_gradients)]
     elif found.here.no_gradients:
         lines += ["", f"gradients: {found.here.no_gradients}"]
@@ -217,20 +221,20 @@ def _verdict(found: Inspection) -> list[str]:
         return [f"no rule fires: {len(found.here.layers)} layers and operations, {len(found.thresholds)} rules"]
     born = _born(found.here, first).get("operation")
     lines = [f"breaks first: {first.text}{f'; by the operation {born}' if born else ''}"]
-    others = [each for each in found.findings if each is not first]
-    lines += [f"  then: {each.text}" for each in others[:MOST_FINDINGS]]
+    others = [finding for finding in found.findings if finding is not first]
+    lines += [f"  then: {finding.text}" for finding in others[:MOST_FINDINGS]]
     if len(others) > MOST_FINDINGS:
         lines.append(f"  and {len(others) - MOST_FINDINGS} more")
     if found.at_origin:
-        known = {(each.layer, each.rule) for each in found.at_origin}
-        same = sum((each.layer, each.rule) in known for each in found.findings)
+        known = {(finding.layer, finding.rule) for finding in found.at_origin}
+        same = sum((finding.layer, finding.rule) in known for finding in found.findings)
         lines.append(f"  at the origin {len(found.at_origin)} fire, {same} of these among them")
     return lines
 
 
 def _born(seen: LayersSeen, finding: LayerFinding) -> dict[str, str]:
     """The operation that made the first value that is not finite, where the finding is of such values."""
-    layer = next((each for each in seen.layers if each.name == finding.layer), None)
+    layer = next((layer for layer in seen.layers if layer.name == finding.layer), None)
     return {"operation": layer.born} if layer is not None and layer.born and "overflow" in finding.rule else {}
 
 

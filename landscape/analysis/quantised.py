@@ -361,7 +361,7 @@ def compare_landscapes(
     asked = asked or Compare()
     refuse_apart(first, second)
     prepared = [_prepared(side, problem, folder) for side in (first, second)]
-    landscapes = [each.landscapes[0] for each in prepared]
+    landscapes = [job.landscapes[0] for job in prepared]
     quantise = landscapes[1].plan.quantise or landscapes[0].plan.quantise
     stored = None not in (first.surface.loss_samples, second.surface.loss_samples)
     spots = np.empty((0, len(first.store.shape)), np.int64) if stored else _spots(first, second, asked.points)
@@ -373,7 +373,7 @@ def compare_landscapes(
     cost = 4 * len(spots) + 4 + 2 * len(widths) + 4 * lines + 2 + 2 * asked.patch**2
     names = [axis.name for axis in first.surface.axes]
     with executor(prepared[0], landscapes[0], cost) as answers:
-        extra = _Evaluations(prepared[0], answers, [setting_of(each) for each in landscapes], tell)
+        extra = _Evaluations(prepared[0], answers, [setting_of(landscape) for landscape in landscapes], tell)
         stderr = _stored_errors(first.surface, second.surface) if stored else extra.errors_at(first.surface, spots)
         origin = extra.pairs(np.zeros((1, len(names))))
         plain, curve = extra.curve(quantise, widths, len(names)) if quantise and widths else ({}, ())
@@ -503,7 +503,7 @@ class _Evaluations:
         return [np.asarray(values.mean["loss"], np.float64) for values in answers]
 
     def _rounded(self, quantise: Quantisation) -> EvaluationSetting:
-        return next(each for each in reversed(self.settings) if each.plan.quantise == quantise)
+        return next(setting for setting in reversed(self.settings) if setting.plan.quantise == quantise)
 
 
 def _both(rounded: EvaluationSetting) -> tuple[EvaluationSetting, EvaluationSetting]:

@@ -62,8 +62,8 @@ def document(found: QuantisedComparison) -> dict[str, Any]:
         },
         "unrounded": _finite(found.plain),
         "bits": [
-            {"bits": each.bits, **_finite({**each.values, "difference": each.difference, "stderr": each.stderr})}
-            for each in found.bits
+            {"bits": row.bits, **_finite({**row.values, "difference": row.difference, "stderr": row.stderr})}
+            for row in found.bits
         ],
         "steps": steps and {"axis": steps.axis, "at": steps.at.tolist(), **_both_losses(steps)},
         "patch": patch and {
@@ -112,9 +112,9 @@ def tables_of(found: QuantisedComparison) -> dict[str, dict[str, Floats]]:
     compared = {"first": losses[0], "second": losses[1], "difference": found.difference}
     tables = {"difference": _on_grid(axes) | compared | {"difference_stderr": found.stderr}}
     if found.bits:
-        rows = [{"bits": each.bits, **each.values, "difference": each.difference} for each in found.bits]
+        rows = [{"bits": row.bits, **row.values, "difference": row.difference} for row in found.bits]
         tables["bits"] = {name: np.array([row[name] for row in rows]) for name in rows[0]}
-        tables["bits"]["difference_stderr"] = np.array([each.stderr for each in found.bits])
+        tables["bits"]["difference_stderr"] = np.array([row.stderr for row in found.bits])
     if found.steps is not None:
         tables["steps"] = {
             found.steps.axis: found.steps.at, "unrounded": found.steps.plain, "rounded": found.steps.rounded
@@ -192,15 +192,15 @@ def line_of_steps(steps: Steps) -> str:
 def _aligned(found: QuantisedComparison) -> Iterator[str]:
     names = [name for name in found.plain if name != "loss"]
     rows = [("bits", "loss", *names, "difference")]
-    rows += [(str(each.bits), *_values(each, names), _with_error(each.difference, each.stderr)) for each in found.bits]
+    rows += [(str(row.bits), *_values(row, names), _with_error(row.difference, row.stderr)) for row in found.bits]
     rows.append(("none", *(number_text(found.plain[name], 5) for name in ("loss", *names)), ""))
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     for row in rows:
         yield "  " + "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)).rstrip()
 
 
-def _values(each: AtBits, names: list[str]) -> list[str]:
-    return [number_text(each.values[name], 5) if math.isfinite(each.values[name]) else "–" for name in ("loss", *names)]
+def _values(row: AtBits, names: list[str]) -> list[str]:
+    return [number_text(row.values[name], 5) if math.isfinite(row.values[name]) else "–" for name in ("loss", *names)]
 
 
 def _with_error(value: float, error: float) -> str:
@@ -212,7 +212,7 @@ def _with_error(value: float, error: float) -> str:
 def _nested(values: Any) -> Any:
     if np.ndim(values) == 0:
         return finite_or_none(float(values))
-    return [_nested(each) for each in values]
+    return [_nested(value) for value in values]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -232,8 +232,8 @@ def pictures_of(found: QuantisedComparison) -> dict[str, Any]:
         how = str(found.quantise).replace(f"{found.quantise.bits} bit", "so many bit").replace("bits", "bit")
         figures["bits"] = draw_bits(
             prepare_bits(
-                [each.bits for each in found.bits], [each.values["loss"] for each in found.bits],
-                [each.stderr for each in found.bits], found.plain["loss"], how.replace("so many bit", "so many bits"),
+                [row.bits for row in found.bits], [row.values["loss"] for row in found.bits],
+                [row.stderr for row in found.bits], found.plain["loss"], how.replace("so many bit", "so many bits"),
                 found.first.surface.record.num_samples,
             )
         )  # fmt: skip
@@ -323,9 +323,9 @@ def _rounded_one(first: Side, second: Side) -> Side:
     raise JobError("keep: must be of landscapes one of which is quantised, and neither is; leave keep out")
 
 
-def _of_bits(each: AtBits) -> BitsRecord:
-    difference, stderr = finite_or_none(each.difference), finite_or_none(each.stderr)
-    return BitsRecord(bits=each.bits, values=_finite(each.values), difference=difference, stderr=stderr)
+def _of_bits(row: AtBits) -> BitsRecord:
+    difference, stderr = finite_or_none(row.difference), finite_or_none(row.stderr)
+    return BitsRecord(bits=row.bits, values=_finite(row.values), difference=difference, stderr=stderr)
 
 
 def _plain(values: Floats) -> tuple[float | None, ...]:

@@ -204,7 +204,7 @@ def find_range(
         raise JobError(f"{IN_NUMBERS}, as the loss at the origin is {origin_loss}")
     target, rule = target_of(origin_loss, guessing_of(prepared.problem.observe, prepared.samples))
     searches = dict(enumerate(search(start, end, target) for start, end in zip(starts, farthest, strict=True)))
-    asked, found, evaluations = {axis: next(each) for axis, each in searches.items()}, dict[int, FoundAxis](), 1
+    asked, found, evaluations = {axis: next(search) for axis, search in searches.items()}, dict[int, FoundAxis](), 1
     while asked:
         points = np.array([
             sign * distance * np.eye(len(names))[axis] for axis, distance in asked.items() for sign in (1.0, -1.0)
@@ -224,7 +224,7 @@ def find_range(
     axes = tuple(found[axis] for axis in range(len(names)))
     for name, how_far in zip(names, axes, strict=True):
         _look_at(landscape.name, name, how_far, target, origin_loss)
-    ends = ", ".join(f"{name} ±{as_written(each.radius)}" for name, each in zip(names, axes, strict=True))
+    ends = ", ".join(f"{name} ±{as_written(axis.radius)}" for name, axis in zip(names, axes, strict=True))
     stage(f"range of landscape {landscape.name}: {ends}, found by {evaluations} evaluations")
     return FoundRange(target=target, rule=rule, axes=axes, evaluations=evaluations)
 

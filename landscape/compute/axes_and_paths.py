@@ -77,7 +77,7 @@ def make_coordinates(
     Raises:
         JobError: an axis without a range would be fitted to the path, and there is none.
     """
-    own = [None if each is None else fit_range(each) for each in places or [None] * len(spec.size)]
+    own = [None if coordinates is None else fit_range(coordinates) for coordinates in places or [None] * len(spec.size)]
     fitted = [end or fit for end, fit in zip(ends or [None] * len(spec.size), own, strict=True)]
     return tuple(_make_axis(spec, k, path, fitted[k]) for k in range(len(spec.size)))
 
@@ -102,7 +102,7 @@ def _over_paths(size: int, places: Floats, fitted: Range | None, usual: Range | 
     low, high = fit_range(places)
     if usual is not None and fitted is None and usual[0] <= low and high <= usual[1]:
         return axis_coordinates(size, *usual)
-    ends = [each for each in (fitted, usual) if each is not None]
+    ends = [bounds for bounds in (fitted, usual) if bounds is not None]
     return coordinates_through_zero(size, min([low, *(end for end, _ in ends)]), max([high, *(end for _, end in ends)]))
 
 

@@ -174,7 +174,7 @@ class HessianOperator:
         rows = np.atleast_2d(np.ascontiguousarray(vectors, np.float64))
         shared, factors = self.executor.share(rows), self._known_factors()
         answers = self._parts(
-            [ProductOfBlocks(each, factors, shared, self.method) for each in stretches_of(self.blocks)]
+            [ProductOfBlocks(stretch, factors, shared, self.method) for stretch in stretches_of(self.blocks)]
         )
         refused = [answer.refusal for answer in answers if answer.total is None]
         if refused:
@@ -203,7 +203,7 @@ class HessianOperator:
     def _known_factors(self) -> Mapping[str, float]:
         if self._factors is None:
             stretches = stretches_of(self.blocks)
-            answers = self.executor.ask(self.setting, [TotalsOfBlocks(each) for each in stretches])
+            answers = self.executor.ask(self.setting, [TotalsOfBlocks(stretch) for stretch in stretches])
             self._factors = loss_factors([total for answer in answers for total in answer], self.problem.observe)
         return self._factors
 
@@ -216,7 +216,7 @@ def block_count(setting: EvaluationSetting, samples: Samples) -> int:
 def stretches_of(blocks: Sequence[int]) -> list[Sequence[int]]:
     """The blocks cut into at most `MOST_STRETCHES` stretches of nearly equal length, by their number alone.
 
-    >>> [len(each) for each in stretches_of(range(70))][:5]
+    >>> [len(stretch) for stretch in stretches_of(range(70))][:5]
     [3, 3, 3, 3, 3]
     """
     length = -(-len(blocks) // MOST_STRETCHES)

@@ -138,7 +138,7 @@ def _options_that_extend(
 
 def _kinds(directions: Any) -> list[Any]:
     """The kinds of the axes of an identity, as a document says them."""
-    return [each.get("kind") for each in directions or [] if isinstance(each, Mapping)]
+    return [direction.get("kind") for direction in directions or [] if isinstance(direction, Mapping)]
 
 
 def _remedy_of_less(stored: LandscapeStore, identity: Mapping[str, Any], differ: Collection[str]) -> str:

@@ -86,10 +86,10 @@ def end_warnings(specs: Sequence[Landscape], prepared: Sequence[PreparedLandscap
             what = f"{record.origin} is the last snapshot, and training went on to {record.went_on_to}"
             ends.setdefault((what, _last_by_number(spec, record)), []).append(spec.name)
     return [
-        f"origin of {', '.join(names)}: {what}, whose weights no snapshot has; finish a training that was "
+        f"origin of {', '.join(names)}: {source}, whose weights no snapshot has; finish a training that was "
         "interrupted, end the collector (`with`, or end_training) to keep the final weights, or write "
         f"`origin: {written}` to say that these are meant"
-        for (what, written), names in ends.items()
+        for (source, written), names in ends.items()
     ]
 
 
@@ -151,7 +151,8 @@ def _unmoved_as_zero(landscape: PreparedLandscape) -> list[str]:
     return [
         name
         for name, tensor in landscape.origin.items()
-        if tensor.dim() > 1 and not any(each.any() for each in (tensor, *(d[name] for d in directions if name in d)))
+        if tensor.dim() > 1
+        and not any(values.any() for values in (tensor, *(d[name] for d in directions if name in d)))
     ]
 
 
@@ -187,7 +188,7 @@ def rounding_warnings(landscapes: Iterable[PreparedLandscape]) -> list[str]:
     Raises:
         JobError: r at the farther end of an axis is below 0.03.
     """
-    rounded = [each for each in landscapes if each.plan.rounds_weights]
+    rounded = [landscape for landscape in landscapes if landscape.plan.rounds_weights]
     return [warning for landscape in rounded for warning in _warnings_of(landscape)]
 
 
@@ -227,7 +228,9 @@ def _unit(direction: State, origin: State) -> float | None:
 def engine_warnings(job: Job, landscapes: Sequence[PreparedLandscape]) -> list[str]:
     """A warning where an option of the job's engine is for quantised landscapes alone, and others are in the job."""
     engine = job.asked_engine
-    plain = [each.name for each in landscapes if engine is not None and engine.against(each.plan.quantise)]
+    plain = [
+        landscape.name for landscape in landscapes if engine is not None and engine.against(landscape.plan.quantise)
+    ]
     if engine is None or not plain:
         return []
     names = engine.against(None)
@@ -274,10 +277,12 @@ def statistics_warnings(
         return []
     planes = [spec.name for spec in specs if spec.plane is not None]
     paths = [
-        each.name for each in landscapes
-        if each.path is not None and _has_snapshots(each) and each.name not in planes
+        landscape.name for landscape in landscapes
+        if landscape.path is not None and _has_snapshots(landscape) and landscape.name not in planes
     ]  # fmt: skip
-    lines = [spec.name for spec in specs if any(isinstance(each, TowardsDirection) for each in spec.directions)]
+    lines = [
+        spec.name for spec in specs if any(isinstance(direction, TowardsDirection) for direction in spec.directions)
+    ]
     found = []
     if paths:
         found.append(

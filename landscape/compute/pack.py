@@ -160,9 +160,9 @@ def _compare_gradients(
 
 
 def _gradients(model: nn.Module, observe: Observe, batch: object) -> dict[str, Tensor]:
-    trained = {name: each for name, each in model.named_parameters() if each.is_floating_point()}
-    for each in trained.values():
-        each.requires_grad_(True)
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.is_floating_point()}
+    for parameter in trained.values():
+        parameter.requires_grad_(True)
     try:
         with differentiable_operations():
             losses = [value for name, value in _observed(observe, model, batch).items() if value.requires_grad]
@@ -170,8 +170,8 @@ def _gradients(model: nn.Module, observe: Observe, batch: object) -> dict[str, T
             found = torch.autograd.grad(total, [*trained.values()], allow_unused=True, materialize_grads=True)
         return dict(zip(trained, found, strict=True))
     finally:
-        for each in trained.values():
-            each.requires_grad_(False)
+        for parameter in trained.values():
+            parameter.requires_grad_(False)
 
 
 def _move(model: nn.Module, step: float) -> None:
@@ -223,9 +223,9 @@ class NamedFiles:
     runs: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in dict.fromkeys(name for each in self.landscapes for name in each.named_files()):
+        for name in dict.fromkeys(name for landscape in self.landscapes for name in landscape.named_files()):
             self.files[name] = f"files/{len(self.files)}-{_word(Path(name).stem)}.safetensors"
-        named = list(dict.fromkeys(name for each in self.landscapes for name in each.named_runs()))
+        named = list(dict.fromkeys(name for landscape in self.landscapes for name in landscape.named_runs()))
         places = [real_place(locate(name, self.job.folder)) for name in named]
         for name, place, label in zip(named, places, run_labels(places), strict=True):
             first = named[places.index(place)]
@@ -264,9 +264,9 @@ class NamedFiles:
     def renamed(self, values: Any) -> Any:
         """The fields of a landscape with the names that files and runs have in the portable problem."""
         if isinstance(values, Mapping):
-            return {key: each if key in KEPT else self.renamed(each) for key, each in values.items()}
+            return {key: value if key in KEPT else self.renamed(value) for key, value in values.items()}
         if isinstance(values, (list, tuple)):
-            return [self.renamed(each) for each in values]
+            return [self.renamed(value) for value in values]
         if not isinstance(values, str):
             return values
         match = OF_RUN.fullmatch(values)
@@ -282,7 +282,7 @@ def _numbers(landscape: Landscape, trajectory: Trajectory) -> Iterator[int]:
     elif landscape.snapshots is not None:
         yield from landscape.snapshots
     origin = "last" if landscape.origin is None else landscape.origin
-    for name in (origin, *(name for each in landscape.directions for name in each.weights)):
+    for name in (origin, *(name for direction in landscape.directions for name in direction.weights)):
         if isinstance(name, int):
             yield name
         elif name in ("first", "last"):
@@ -431,7 +431,7 @@ class _Exporting:
         writer.text(JOB, yaml.safe_dump(self._job(), sort_keys=False))
         writer.tensors(WEIGHTS, tensors)
         if self.constants.tensors:
-            writer.tensors(CONSTANTS, {str(place): each for place, each in enumerate(self.constants.tensors)})
+            writer.tensors(CONSTANTS, {str(place): tensor for place, tensor in enumerate(self.constants.tensors)})
         self.named.write(writer)
         samples = self._write_samples(writer)
         problem = {**self._described(), "modules": entries, "graphs": graphs}
@@ -477,7 +477,7 @@ class _Exporting:
         job = self.prepared.job
         left = MACHINE | ({"engine"} if "/" in job.engine else set())  # that of a run, which stays here
         fields = job.model_dump(mode="json", exclude_unset=True, exclude=left)
-        specs = [each.model_dump(mode="json", exclude_none=True) for each in self.named.landscapes]
+        specs = [landscape.model_dump(mode="json", exclude_none=True) for landscape in self.named.landscapes]
         return {**fields, "landscapes": [self.named.renamed(spec) for spec in specs]}
 
     def compared(self, path: Path) -> PackDeviation:

@@ -151,7 +151,7 @@ def are_sequences(samples: Samples) -> bool:
 def _fields_of(item: Any) -> tuple[str, ...] | None:
     """The names of an item's fields, `('',)` of a tensor by itself; None of anything else."""
     named = item if isinstance(item, Mapping) else {"": item}
-    usable = all(isinstance(each, Tensor) and each.dim() == 1 for each in named.values())
+    usable = all(isinstance(value, Tensor) and value.dim() == 1 for value in named.values())
     return tuple(map(str, named)) if usable else None
 
 
@@ -218,12 +218,12 @@ def _described_module(path: str, module: nn.Module, tensors: _Tensors) -> dict[s
     unsaved = module._non_persistent_buffers_set
     entry: dict[str, Any] = {
         "parameters": {
-            name: None if each is None else [tensors.name_of(path, name, each), bool(each.requires_grad)]
-            for name, each in module._parameters.items()
+            name: None if parameter is None else [tensors.name_of(path, name, parameter), bool(parameter.requires_grad)]
+            for name, parameter in module._parameters.items()
         },
         "buffers": {
-            name: None if each is None else [tensors.name_of(path, name, each), name not in unsaved]
-            for name, each in module._buffers.items()
+            name: None if buffer is None else [tensors.name_of(path, name, buffer), name not in unsaved]
+            for name, buffer in module._buffers.items()
         },
     }
     options = options_of(module)
@@ -244,7 +244,7 @@ def inlined_layers(
         run: calls the model on a batch.
         graphs: what was made of it, see `landscape.model.packed_graph`.
     """
-    norms = {path: each for path, each in model.named_modules() if isinstance(each, _NormBase)}
+    norms = {path: layer for path, layer in model.named_modules() if isinstance(layer, _NormBase)}
     kinds: dict[str, Mapping[str, nn.Module]] = {"norms": norms, "rounded": rounded_layers(model)}
     called = _called({path: layer for layers in kinds.values() for path, layer in layers.items()}, run)
     nodes = (node for graph in graphs.values() for node in graph["graph"]["nodes"])
@@ -258,7 +258,7 @@ def inlined_layers(
 def _called(layers: Mapping[str, nn.Module], run: Callable[[], object]) -> set[str]:
     """The layers that are called as modules while the model runs."""
     called: set[str] = set()
-    hooks = [each.register_forward_pre_hook(lambda *_, path=path: called.add(path)) for path, each in layers.items()]
+    hooks = [layer.register_forward_pre_hook(lambda *_, path=path: called.add(path)) for path, layer in layers.items()]
     try:
         run()
     finally:

@@ -129,7 +129,7 @@ class Noticing(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         finally:
             if not self._is_over and (func is Tensor.__len__ or self._is_constant()):
-                users = [each for each in traceback.extract_stack() if is_users(each.filename)]
+                users = [frame for frame in traceback.extract_stack() if is_users(frame.filename)]
                 self.place = f"{_short(users[-1].filename)}:{users[-1].lineno}" if users else ""
                 self.name, self._is_over = getattr(func, "__name__", ""), True
 
@@ -276,7 +276,7 @@ class _Writer:
             raise self._refused(node, name, "")
         graph_module, given = body
         places: dict[fx.Node, Any] = {}
-        placeholders = [each for each in graph_module.graph.nodes if each.op == "placeholder"]
+        placeholders = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
         for placeholder, value in zip(placeholders, given, strict=True):
             places[placeholder] = self._argument(value, node)
         outer, self._values = self._values, {**self._values, **places}
@@ -322,13 +322,13 @@ class _Writer:
         if isinstance(value, fx.Node):
             return self._values[value]
         if isinstance(value, (list, tuple)):
-            return [self._argument(each, node) for each in value]
+            return [self._argument(item, node) for item in value]
         if isinstance(value, float) and not math.isfinite(value):
             return {"number": str(value)}
         if value is None or type(value) in (bool, int, float, str):
             return value
         if isinstance(value, slice):
-            return {"slice": [self._argument(each, node) for each in (value.start, value.stop, value.step)]}
+            return {"slice": [self._argument(bound, node) for bound in (value.start, value.stop, value.step)]}
         if isinstance(value, torch.device):
             return {"device": True}
         if isinstance(value, torch.dtype) and value in DTYPE_NAMES:
@@ -348,9 +348,9 @@ class _Writer:
 
 def _split(node: fx.Node, values: Mapping[fx.Node, Any]) -> list[Any]:
     """The settings of a region, and its graph with what it is given."""
-    for place, each in enumerate(node.args):
-        if isinstance(each, fx.Node) and isinstance(values.get(each), fx.GraphModule):
-            return [*node.args[:place], (values[each], node.args[place + 1 :])]
+    for place, argument in enumerate(node.args):
+        if isinstance(argument, fx.Node) and isinstance(values.get(argument), fx.GraphModule):
+            return [*node.args[:place], (values[argument], node.args[place + 1 :])]
     raise AssertionError(f"{node.target} without a graph")
 
 
@@ -360,7 +360,7 @@ def _why_not(packet: str, node: fx.Node) -> str:
     if rule is None:
         return ""
     try:
-        args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda each: each.meta["val"])
+        args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda argument: argument.meta["val"])
         return rule(*args, **kwargs)
     except Exception:  # it is given sizes that are not known yet: the reader looks at them when they are
         return ""
@@ -519,7 +519,7 @@ def _by_export(calling: _Calling, leaves: tuple[Tensor, ...], free: Sequence[int
         )
     tensors: dict[str, str | Tensor] = {}
     held = (calling.model.named_parameters(remove_duplicate=False), calling.model.named_buffers(remove_duplicate=False))
-    named = {f"model.{name}" for each in held for name, _ in each}
+    named = {f"model.{name}" for names in held for name, _ in names}
     for spec in program.graph_signature.input_specs:
         if spec.kind.name in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
             target = str(spec.target)

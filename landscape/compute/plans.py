@@ -184,12 +184,12 @@ def tuning_scope(prepared: PreparedJob) -> tuple[TuningScope, Plan | None]:
     """
     stored = landscape_names(prepared.run)
     # Of the whole job: what is done already must not make it one that is over sooner.
-    points = sum(each.points for each in prepared.landscapes)
-    chosen = next((each.plan for each in prepared.landscapes if each.name in stored), prepared.borrowed)
+    points = sum(landscape.points for landscape in prepared.landscapes)
+    chosen = next((landscape.plan for landscape in prepared.landscapes if landscape.name in stored), prepared.borrowed)
     job = prepared.job
     engine = job.asked_engine or (chosen.engine if chosen else None)
     # In the store the last axis comes first.
-    rows = [tile_shape_for(job, each.grid, 1.0, 1)[0] for each in prepared.landscapes if job.tile is not None]
+    rows = [tile_shape_for(job, landscape.grid, 1.0, 1)[0] for landscape in prepared.landscapes if job.tile is not None]
     return TuningScope(engine, job.batch_size is None and chosen is None, points, min(rows, default=None)), chosen
 
 
@@ -238,7 +238,7 @@ def make_evaluator(
     with in_folder(prepared.folder):
         return Evaluator(
             problem.model, prepared.samples, problem.observe, landscape.plan, device, landscape.origin,
-            [each.tensors for each in landscape.directions], on_point,
+            [direction.tensors for direction in landscape.directions], on_point,
         )  # fmt: skip
 
 

@@ -346,7 +346,7 @@ def layers_of(
     names = [layer.name for layer in seen.layers]
     return LayersRecord(
         layers=tuple(names),
-        weights=tuple(each.layer for each in seen.weights),
+        weights=tuple(tensors.layer for tensors in seen.weights),
         rules=asked.rules,
         statistics=asked.statistics,
     )
@@ -405,7 +405,7 @@ def _row(seen: LayersSeen, record: LayersRecord) -> Sequence[float]:
     known = {layer.name: layer.statistics for layer in seen.layers}
     nothing = ValueStatistics()
     of_layers = [known.get(name, nothing) for name in record.layers]
-    numbers = [_number(each, statistic) for each in of_layers for statistic in record.statistics]
+    numbers = [_number(layer, statistic) for layer in of_layers for statistic in record.statistics]
     findings = seen.findings(record.rules)
     if not findings:
         return [0.0, 0.0, *numbers]
@@ -437,7 +437,7 @@ class LayersAt(WorkItem[LayersSeen]):
     @property
     def label(self) -> str:
         """What messages call it."""
-        return f"point {', '.join(f'{each:.6g}' for each in self.point)}"
+        return f"point {', '.join(f'{coordinate:.6g}' for coordinate in self.point)}"
 
     def answer(self, context: EvaluationContext) -> LayersSeen:
         """Go through the network there."""

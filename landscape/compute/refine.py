@@ -141,7 +141,7 @@ def run(
     Returns:
         The run, opened for reading.
     """
-    return with_levels(job, lambda each: serial.run(each, observer, stop, limits, accept_origin=accept_origin))
+    return with_levels(job, lambda part: serial.run(part, observer, stop, limits, accept_origin=accept_origin))
 
 
 def with_levels(job: Job, compute: Callable[[Job], Run]) -> Run:
@@ -199,9 +199,9 @@ def values_of(surface: Surface) -> BlockValues:
     base = replace(surface, levels=())
     merged = [replace(base, levels=surface.levels[:count]).merged() for count in range(len(surface.levels) + 1)]
     nothing = np.full(base.status.shape, np.nan)
-    losses = [each.loss for each in merged]
-    errors = [each.observables.get(RISE_STDERR, nothing) for each in merged]
-    drawn = [_drawn(each, in_log) for each in losses]
+    losses = [surface.loss for surface in merged]
+    errors = [surface.observables.get(RISE_STDERR, nothing) for surface in merged]
+    drawn = [_drawn(loss, in_log) for loss in losses]
     held = [_held(level.record.level, level.status.shape) for level in surface.levels if level.record.level is not None]
     finite = drawn[0][np.isfinite(drawn[0])]
     relief = float(np.subtract(*np.percentile(finite, [95, 5]))) if finite.size else 0.0

@@ -218,7 +218,7 @@ def _same_origin(one: Record, other: Record) -> bool:
     """Whether two landscapes have one origin, evaluated on the same samples in the same way."""
     if one.identity is None or other.identity is None or one.plan is None or other.plan is None:
         return False
-    rounded = [each.whole.get("quantise") for each in (one.identity, other.identity)]
+    rounded = [identity.whole.get("quantise") for identity in (one.identity, other.identity)]
     same = SAME_ORIGIN(one.identity) == SAME_ORIGIN(other.identity) and rounded[0] == rounded[1]
     return bool(same and SAME_PLAN(one.plan) == SAME_PLAN(other.plan))
 

@@ -154,13 +154,13 @@ class Outcome:
     @property
     def finite(self) -> bool:
         """Whether every loss is finite."""
-        return all(bool(np.isfinite(each.mean["loss"]).all()) for each in self._both() if "loss" in each.mean)
+        return all(bool(np.isfinite(values.mean["loss"]).all()) for values in self._both() if "loss" in values.mean)
 
     def fingerprint(self) -> str:
         """The same for the same values, to the bit."""
         found = hashlib.sha256()
-        for each in self._both():
-            for name, values in sorted(each.arrays().items()):
+        for part in self._both():
+            for name, values in sorted(part.arrays().items()):
                 found.update(name.encode() + values.tobytes())
         return found.hexdigest()
 
@@ -284,7 +284,7 @@ def well_formed(store: LandscapeStore, task: Task, outcome: Outcome, extension: 
 def _shapes(values: Values) -> set[tuple[int, ...]]:
     """The shapes of the arrays over the points, without the moments and the samples of a point."""
     beside = (MOMENTS, LOSS_SAMPLES)
-    over_points = ((name, each) for name, each in values.arrays().items() if name not in OVER_SAMPLES)
+    over_points = ((name, array) for name, array in values.arrays().items() if name not in OVER_SAMPLES)
     return {array.shape[:1] if name in beside else array.shape for name, array in over_points}
 
 
@@ -393,8 +393,8 @@ def take_over(extension: Extension, store: LandscapeStore, tasks: Iterable[Task]
 
 def _at_once(store: LandscapeStore) -> int:
     """How many tiles share their syncs."""
-    each = max(1, math.prod(store.tile_shape) * store.arrays.kept_samples)
-    return max(1, min(AT_ONCE, VALUES_AT_ONCE // each))
+    values_per_tile = max(1, math.prod(store.tile_shape) * store.arrays.kept_samples)
+    return max(1, min(AT_ONCE, VALUES_AT_ONCE // values_per_tile))
 
 
 def _write(extension: Extension, store: LandscapeStore, tiles: Iterable[Tile]) -> None:

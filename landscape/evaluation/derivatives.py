@@ -170,7 +170,7 @@ def gauss_newton_products(
         pulled = torch.autograd.grad(
             outputs, parameters, weights, create_graph=True, allow_unused=True, materialize_grads=True
         )
-    rows = [k for k, each in enumerate(pulled) if each.requires_grad]
+    rows = [k for k, slope in enumerate(pulled) if slope.requires_grad]
     found = []
     for vector in vectors:
         with second_derivatives():
@@ -183,7 +183,7 @@ def gauss_newton_products(
         product = torch.autograd.grad(
             outputs, parameters, curved, retain_graph=True, allow_unused=True, materialize_grads=True
         )
-        found.append([each.detach() for each in product])
+        found.append([part.detach() for part in product])
     return found
 
 
@@ -378,7 +378,7 @@ class Differentiation:
         parts = self._split(offset.to(self._device), torch.float64)
         self._graphs.forget()  # they are of one place alone, and so are those that are made within
         try:
-            self._set([each.double() + part for each, part in zip(home, parts, strict=True)])
+            self._set([values.double() + part for values, part in zip(home, parts, strict=True)])
             yield
         finally:
             self._set(home)
@@ -399,7 +399,9 @@ class Differentiation:
         """
         ways = {"autograd": self._by_autograd, "differences": self._by_differences, "gauss-newton": self._gauss_newton}
         with self._computing():
-            return [each.cpu() for each in ways[how](block, factors, [each.to(self._device) for each in vectors])]
+            return [
+                product.cpu() for product in ways[how](block, factors, [vector.to(self._device) for vector in vectors])
+            ]
 
     def curvatures(self, block: int, direction: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
         """vᵀ∇²ℓᵢv and wᵢ of every sample of a block, of the loss or of each of its terms, float64 on the CPU.
@@ -424,8 +426,8 @@ class Differentiation:
                     bends = _curvatures(losses, self.parameters, along)
                     found.setdefault(name, []).append((bends.double().cpu(), weights.double().cpu()))
         return {
-            name: (torch.cat([bends for bends, _ in each]), torch.cat([w for _, w in each]))
-            for name, each in found.items()
+            name: (torch.cat([bends for bends, _ in batches]), torch.cat([w for _, w in batches]))
+            for name, batches in found.items()
         }
 
     def _by_autograd(self, block: int, factors: Mapping[str, float], vectors: Sequence[Tensor]) -> list[Tensor]:
@@ -473,7 +475,9 @@ class Differentiation:
 
     def _by_differences(self, block: int, factors: Mapping[str, float], vectors: Sequence[Tensor]) -> list[Tensor]:
         assert self._loaded.dtype == torch.float64, "differences of gradients in float32 are rounding"
-        rms = math.sqrt(sum(float(each.detach().double().square().sum()) for each in self.parameters) / self.size)
+        rms = math.sqrt(
+            sum(float(parameter.detach().double().square().sum()) for parameter in self.parameters) / self.size
+        )
         found = []
         for vector in vectors:
             size = float(vector.norm())
@@ -546,10 +550,11 @@ class Differentiation:
 
     def _split(self, vector: Tensor, dtype: torch.dtype | None = None) -> list[Tensor]:
         """A vector in the shapes of the parameters."""
-        parts = torch.split(vector, [each.numel() for each in self.parameters])
+        parts = torch.split(vector, [parameter.numel() for parameter in self.parameters])
         return [
-            part.view_as(each).to(dtype or each.dtype) for part, each in zip(parts, self.parameters, strict=True)
-        ]  # fmt: skip
+            part.view_as(parameter).to(dtype or parameter.dtype)
+            for part, parameter in zip(parts, self.parameters, strict=True)
+        ]
 
     @torch.no_grad()
     def _set(self, values: Sequence[Tensor]) -> None:
@@ -580,4 +585,4 @@ def _curvatures(losses: Tensor, parameters: Sequence[Tensor], along: Sequence[Te
 
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.cat([each.detach().double().flatten() for each in tensors])
+    return torch.cat([tensor.detach().double().flatten() for tensor in tensors])

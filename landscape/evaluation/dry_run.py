@@ -211,7 +211,7 @@ def _has_losses_of(evaluator: Evaluator, weights: Mapping[str, Tensor], at_origi
 
 def _other_module_called(look: Callable[[], Any], given: nn.Module) -> str:
     """The kind of a module with weights that is called while the given model is not; '' where there is none."""
-    own, called, others = {id(each) for each in given.modules()}, [], []
+    own, called, others = {id(module) for module in given.modules()}, [], []
 
     def see(module: nn.Module, _: Any) -> None:
         if id(module) in own:

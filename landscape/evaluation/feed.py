@@ -292,7 +292,7 @@ class Streamed:
         """Two buffers for every tensor of a batch, each with room for the largest batch."""
         rows = max(b - a for a, b in self._edges)
         return [
-            [torch.empty((rows, *each.shape[1:]), dtype=each.dtype, pin_memory=True) for each in self._tensors()]
+            [torch.empty((rows, *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=True) for tensor in self._tensors()]
             for _ in range(2)
         ]
 
@@ -485,4 +485,4 @@ class UnchangedSamples:
 
 def marks(tensors: Sequence[Tensor]) -> list[tuple[Any, ...]]:
     """What changes of each tensor when it is written to, or given other memory: counter, address, shape, strides."""
-    return [(each._version, each.data_ptr(), each.shape, each.stride()) for each in tensors]
+    return [(tensor._version, tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in tensors]

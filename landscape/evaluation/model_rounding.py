@@ -209,7 +209,7 @@ def rounded_weights(model: nn.Module) -> tuple[ParameterInfo, ...]:
 
     Biases and what normalisation layers hold are left as they are, as in quantisation after training.
     """
-    kinds = {name: each for name, each in model.named_parameters() if each.is_floating_point()}
+    kinds = {name: parameter for name, parameter in model.named_parameters() if parameter.is_floating_point()}
     return tuple(
         info
         for info in describe_parameters(model)

@@ -45,8 +45,9 @@ class Array:
         self.sum, self._mark = checksums([self.home])[0], self._now()
 
     def _now(self) -> tuple[Any, ...]:
-        each = self._tensor
-        return each._version, each.data_ptr(), each.shape, each.stride(), each.requires_grad, each.grad is None
+        tensor = self._tensor
+        layout = tensor._version, tensor.data_ptr(), tensor.shape, tensor.stride()
+        return *layout, tensor.requires_grad, tensor.grad is None
 
     def changed(self) -> bool:
         """Whether it was written to, moved or replaced since the last `restore`, as far as torch's counters show it."""
@@ -100,7 +101,7 @@ class NamedMembers:
 
     def __init__(self, name: str, items: MutableMapping[Any, Any]) -> None:
         self.container, self.name, self.always = items, name, False
-        self.before = {key: each for key, each in items.items() if key != OURS}
+        self.before = {key: member for key, member in items.items() if key != OURS}
         self._keys, self._values = list(self.before), list(self.before.values())
 
     @property
@@ -218,7 +219,7 @@ class ModuleState:
 
     def __init__(self, model: nn.Module, copied: Sequence[Any]) -> None:
         self._copied = set(map(id, copied))
-        self._seen = {id(each) for each in (*model.parameters(), *model.buffers())}
+        self._seen = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
         self._groups: list[NamedMembers | Members] = []
         self._arrays: list[Array] = []
         self._generators: list[tuple[Any, Any]] = []
@@ -232,7 +233,7 @@ class ModuleState:
         dicts = [group.container for group in plain if isinstance(group, NamedMembers)]
         self._containers = [group.container for group in plain]
         self._empty_containers = [group.container for group in self._empty]
-        self._members = [*dicts, *(each.values() for each in dicts),
+        self._members = [*dicts, *(items.values() for items in dicts),
                          *(group.container for group in plain if isinstance(group, Members))]  # fmt: skip
         self._lengths, self._held = [*map(len, self._containers)], [*chain.from_iterable(self._members)]
 
@@ -284,8 +285,8 @@ class ModuleState:
         ]
         replaced = [group for group in self._large if not group.always and group.changed()]
         names = [array.name for array in written] + [name for group in replaced for name in group.names_changed()]
-        for each in (*written, *replaced):
-            each.always = True
+        for member in (*written, *replaced):
+            member.always = True
         self.restore()
         return names
 
@@ -311,10 +312,10 @@ class ModuleState:
         elif isinstance(value, dict):
             yield from self._look_into(name, value)
         elif isinstance(value, tuple):
-            yield from ((f"{name}[{k}]", each) for k, each in enumerate(value))
+            yield from ((f"{name}[{k}]", member) for k, member in enumerate(value))
         elif isinstance(value, (list, deque, set)):
             self._groups.append(Members(name, value))
-            yield from ((f"{name}[{k}]", each) for k, each in enumerate(value))
+            yield from ((f"{name}[{k}]", member) for k, member in enumerate(value))
         elif isinstance(value, nn.Module) or id(value) in self._copied:
             items, slots = getattr(value, "__dict__", None), Slots(value)
             if isinstance(items, dict):
@@ -324,9 +325,9 @@ class ModuleState:
 
     def _look_into(self, name: str, items: MutableMapping[Any, Any]) -> Iterator[tuple[str, Any]]:
         self._groups.append(NamedMembers(name, items))
-        for key, each in items.items():
+        for key, member in items.items():
             if key != OUR_HOOKS:
-                yield name if key in REGISTERS else joined_name(name, key), each
+                yield name if key in REGISTERS else joined_name(name, key), member
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -346,10 +347,10 @@ def private_copy(model: nn.Module) -> tuple[nn.Module, list[Any]]:
     _refuse_shared(model, copied)
     copies = dict(copied.named_modules())  # a __deepcopy__ of the user's may leave some out
     lost = [
-        f"{type(each).__name__}.{slot}"
-        for name, each in model.named_modules()
-        if type(copies.get(name)) is type(each)
-        for slot in Slots(each)
+        f"{type(module).__name__}.{slot}"
+        for name, module in model.named_modules()
+        if type(copies.get(name)) is type(module)
+        for slot in Slots(module)
         if slot not in Slots(copies[name])
     ]
     if lost:
@@ -363,8 +364,8 @@ def _refuse_shared(model: nn.Module, copied: nn.Module) -> None:
     Raises:
         JobError: a __deepcopy__ of the user's returns the model itself, or a model with the same trainable parameters.
     """
-    own = {key: name for name, each in model.named_parameters() for key in _identities(each)}
-    shared = [own[key] for each in copied.parameters() for key in _identities(each) if key in own]
+    own = {key: name for name, parameter in model.named_parameters() for key in _identities(parameter)}
+    shared = [own[key] for parameter in copied.parameters() for key in _identities(parameter) if key in own]
     if copied is model or shared:
         what = "itself" if copied is model else f"one that has the same {shared[0]}"
         raise JobError(

@@ -233,8 +233,8 @@ def merge_moments(before: Floats, block: Floats) -> Floats:
         total = before + block  # n, W, V and S
         mean = total[..., 3] / total[..., 1]
         lean, spread = np.zeros_like(mean), np.zeros_like(mean)
-        for one in (before, block):
-            _, weights, squares, sums, own_lean, own_spread = np.moveaxis(one, -1, 0)
+        for moments in (before, block):
+            _, weights, squares, sums, own_lean, own_spread = np.moveaxis(moments, -1, 0)
             shift = sums / weights - mean
             lean = lean + (own_lean + shift * squares)
             spread = spread + (own_spread + 2.0 * shift * own_lean + shift * shift * squares)
@@ -383,7 +383,7 @@ class Reduction:
             errors["loss"] = _join_errors(drawn, [errors[name] for name in drawn])
             errors[rise_of("loss")] = _join_errors(drawn, [errors[rise_of(name)] for name in drawn])
         names = ordered_names(mean)
-        kept = {name: values for name, each in self._keepers.items() if (values := each.values(places)) is not None}
+        kept = {name: values for name, keeper in self._keepers.items() if (values := keeper.values(places)) is not None}
         of_terms = kept if self._terms else {}
         return Values(
             {name: mean[name] for name in names}, {name: errors[name] for name in names}, 0.0,

@@ -144,8 +144,8 @@ def _shake(weights: Iterable[tuple[str, Tensor]], evaluator: Evaluator) -> Itera
 def weights_at(origin: State, directions: Sequence[State], point: Sequence[float]) -> Iterator[tuple[str, Tensor]]:
     """θ₀ + Σ cₖ·dₖ in float64, one tensor after the other; what no direction names stays as it is."""
     for name, tensor in origin.items():
-        moving = [(c, each[name]) for c, each in zip(point, directions, strict=True) if name in each]
-        yield name, sum((c * _double(each) for c, each in moving), start=_double(tensor))
+        moving = [(c, direction[name]) for c, direction in zip(point, directions, strict=True) if name in direction]
+        yield name, sum((c * _double(tensor) for c, tensor in moving), start=_double(tensor))
 
 
 def _double(tensor: Tensor) -> Tensor:
@@ -218,7 +218,7 @@ def _borrow(model: nn.Module, plan: Plan, device: torch.device) -> Iterator[None
     homes, kept = [tensor.data for tensor in tensors], list[Tensor | None]()
     try:
         _place_on(model, plan, device)
-        on_device = {each.data_ptr() for each in (*model.parameters(), *model.buffers())}
+        on_device = {tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())}
         # What lies where the evaluation writes to is kept; what was taken elsewhere is itself the copy.
         kept += [home.clone() if home.data_ptr() in on_device else None for home in homes]
         yield
@@ -235,12 +235,12 @@ def _borrow(model: nn.Module, plan: Plan, device: torch.device) -> Iterator[None
 
 def _own_objects(model: nn.Module, tensors: Sequence[Tensor]) -> list[Any]:
     """The objects that a deep copy of the model would copy, found without copying its weights."""
-    memo: dict[int, Any] = {id(each): each for each in tensors}
+    memo: dict[int, Any] = {id(tensor): tensor for tensor in tensors}
     try:
         copy.deepcopy(model, memo)
     except Exception as cause:  # the evaluation has copied it: say which error this one is
         raise JobError(f"model: {type(model).__name__} cannot be copied ({one_line(cause)})") from cause
-    return [each for each in memo.get(id(memo), ()) if memo.get(id(each)) is not each]
+    return [item for item in memo.get(id(memo), ()) if memo.get(id(item)) is not item]
 
 
 def plain_loss(

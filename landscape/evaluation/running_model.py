@@ -353,7 +353,7 @@ class RunningModel:
         observed = self._checked(values, batch)
         # Copied, as observe may write its next values to the same memory.
         device = self._target.device
-        return {name: each.detach().to(device, torch.float64, copy=True) for name, each in observed.items()}
+        return {name: values.detach().to(device, torch.float64, copy=True) for name, values in observed.items()}
 
     def observe_stacked(self, stacked: dict[str, Tensor], batch: Batch) -> Observed:
         """The observables of a batch at stacked weights, float64 [points, samples] each."""

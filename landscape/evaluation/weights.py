@@ -71,7 +71,7 @@ class FlatWeights:
         for slot in self._slots:  # first of all, which frees the memory that the tensors had
             self._targets[slot.name].data = slot.view(self._flat)
         self._theta0 = self._pack(origin, self._flat.dtype)
-        self._axes = [self._pack(each, self._type_of(each)) for each in directions]
+        self._axes = [self._pack(direction, self._type_of(direction)) for direction in directions]
         keeps_row = len(directions) > 1 and self._flat.nbytes <= LARGEST_ROW and not self._rounds
         self._row = torch.empty_like(self._flat) if keeps_row else None
         self._row_of: Sequence[float] | None = None
@@ -84,7 +84,7 @@ class FlatWeights:
         if not self._rounds:
             return self._flat.dtype
         tensors = (direction[slot.name] for slot in self._slots if slot.name in direction)
-        exact = all(torch.equal(each.bfloat16().to(each.dtype), each) for each in tensors)
+        exact = all(torch.equal(tensor.bfloat16().to(tensor.dtype), tensor) for tensor in tensors)
         return torch.bfloat16 if exact else torch.float32
 
     def _pack(self, state: State, dtype: torch.dtype) -> Tensor:
@@ -189,14 +189,16 @@ class MovingWeights:
     ) -> None:  # fmt: skip
         self._targets, self.axes = targets_of(model), len(directions)
         self._origin = {name: tensor for name, tensor in origin.items() if name in self._targets}
-        self.moved = [name for name in self._targets if any(name in each for each in directions)]
+        self.moved = [name for name in self._targets if any(name in direction for direction in directions)]
         self._set_all(self._origin)
         self._rounding = rounding.at_origin(self._targets)
         self._rounded = [name for name in self._rounding.infos if name in self._origin]
         self._still = _unmoved_tensors(model, self._round_still(), self.moved)
         self._flats = self._make_flat(directions, layouts)
         self._written: set[str] = set()  # names of tensors that are written to past torch's version counters
-        self._registered = [each for each in (*model.parameters(), *model.buffers()) if each.layout is torch.strided]
+        self._registered = [
+            tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.layout is torch.strided
+        ]
         self._homes = [tensor.detach() for tensor in self._registered]
         self._places = self._places_now()
         self._sums = self._sums_now()
@@ -291,8 +293,8 @@ class MovingWeights:
 
     def _places_now(self) -> tuple[list[Any], ...]:
         tensors = self._registered
-        ask: tuple[Callable[[Tensor], Any], ...] = (Tensor.data_ptr, Tensor.size, Tensor.stride, _GRADIENTS)
-        return tuple([*map(each, tensors)] for each in ask)
+        getters: tuple[Callable[[Tensor], Any], ...] = (Tensor.data_ptr, Tensor.size, Tensor.stride, _GRADIENTS)
+        return tuple([*map(getter, tensors)] for getter in getters)
 
     def _put_back(self) -> None:
         """Point every tensor to the memory that it had, and let it want no gradient."""
@@ -358,4 +360,4 @@ def _unmoved_tensors(model: nn.Module, origin: State, moved: Sequence[str]) -> l
     """Name, tensor and value of what does not move: the rest of the origin, and buffers that no snapshot holds."""
     targets = targets_of(model)
     of_origin = [(name, targets[name], tensor) for name, tensor in origin.items() if name not in moved]
-    return of_origin + [(name, each, each.clone()) for name, each in model.named_buffers() if name not in targets]
+    return of_origin + [(name, buffer, buffer.clone()) for name, buffer in model.named_buffers() if name not in targets]

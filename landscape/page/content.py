@@ -137,7 +137,7 @@ class GridLevels:
 
     def told(self) -> list[object]:
         """What differs between two contents of the levels."""
-        return [(each.noted.total, each.store.record.level, each.store.record.progress.state) for each in self.every]
+        return [(view.noted.total, view.store.record.level, view.store.record.progress.state) for view in self.every]
 
     def _open(self, landscape: LandscapeStore) -> bool:
         """Look which levels there are, where that may have changed; whether it has."""
@@ -164,7 +164,7 @@ class GridLevels:
             return None
         place = f"landscapes.zarr/{path}/levels"
         documents = [f"{place}/{number}/zarr.json" for number in range(1, len(self.every) + 2)]
-        return (path, file_stamp(self._folder, place), *(file_stamp(self._folder, each) for each in documents))
+        return (path, file_stamp(self._folder, place), *(file_stamp(self._folder, document) for document in documents))
 
 
 def lowest_of(values: PickedValues, axes: Sequence[Axis]) -> dict[str, float]:
@@ -262,7 +262,7 @@ class Content:
         """Whether a landscape that was opened again is the same one, with another progress."""
         old, new = self.store.record, store.record
         same = old.digest == new.digest and old.provenance.created == new.provenance.created
-        place, now = ((each.path, each.shape, each.tile_shape) for each in (self.store, store))
+        place, now = ((opened.path, opened.shape, opened.tile_shape) for opened in (self.store, store))
         return same and place == now
 
     def arrays_of(self, observable: str) -> tuple[str, ...]:
@@ -378,19 +378,19 @@ class Content:
         """The record, whose state is mended where a driver was killed, or goes on and has not written yet."""
         record, levels, last = self.store.record, self.levels.every, self.levels.unfinished
         beside = (self.path, self.networks)
-        on_path = any(each is not None and bool((each.status == NOT_COMPUTED).any()) for each in beside)
+        on_path = any(points is not None and bool((points.status == NOT_COMPUTED).any()) for points in beside)
         progress = record.progress if last is None else last.store.record.progress
         if on_path or self.counts[NOT_COMPUTED]:
             missing = int(self.counts[NOT_COMPUTED]) - self.unreadable + on_path
             progress = replace(progress, state=state_of_counts(missing, 0, alive, self.unreadable))
         if levels:
-            seconds = [each.progress.seconds or 0.0 for each in (record, *(level.store.record for level in levels))]
+            seconds = [item.progress.seconds or 0.0 for item in (record, *(level.store.record for level in levels))]
             progress = replace(progress, seconds=sum(seconds) or None)
         return record if progress == record.progress else record.changed(progress=progress)
 
     def _lowest(self) -> dict[str, float]:
         found = [lowest_of(self.values, self.axes), *(level.lowest() for level in self.levels.every)]
-        return min((each for each in found if each), key=lambda each: each["loss"], default={})
+        return min((item for item in found if item), key=lambda item: item["loss"], default={})
 
     def generation(self, alive: bool) -> str:
         """What differs between two contents of the landscape."""

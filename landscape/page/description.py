@@ -359,12 +359,12 @@ def csv_table(data: FigureData, status: np.ndarray) -> str:
     """The coordinates, the values with their standard errors, the rise over the origin with its own, and the status."""
     grids = np.meshgrid(*(axis.coordinates for axis in reversed(data.axes)), indexing="ij")
     columns: dict[str, np.ndarray] = {axis.name: grid for axis, grid in zip(data.axes, reversed(grids), strict=True)}
-    for each in (data, *data.beside):
-        columns[each.observable] = each.values
-        if each.error is not None:
-            columns[f"{each.observable}_stderr"] = each.error
-        if each.rise is not None and each.rise_error is not None:
-            columns |= {"loss_rise": each.rise, RISE_STDERR: each.rise_error}
+    for column in (data, *data.beside):
+        columns[column.observable] = column.values
+        if column.error is not None:
+            columns[f"{column.observable}_stderr"] = column.error
+        if column.rise is not None and column.rise_error is not None:
+            columns |= {"loss_rise": column.rise, RISE_STDERR: column.rise_error}
     columns["status"] = status
     if data.interpolated is not None:
         columns["interpolated"] = data.interpolated

@@ -272,7 +272,7 @@ def parse_query(query: AddressQuery, form: type[T]) -> T:
     Raises:
         JobError: a parameter is wrong, or none of the dataclass; the message names it.
     """
-    parsed = {each.name: PARAMETERS[each.name](query) for each in fields(form)}  # type: ignore[arg-type]
+    parsed = {field.name: PARAMETERS[field.name](query) for field in fields(form)}  # type: ignore[arg-type]
     query.refuse_others()
     return form(**parsed)
 

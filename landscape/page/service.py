@@ -69,15 +69,15 @@ def serve_command(run: str) -> str:
 def list_served(run: str) -> list[str]:
     """The landscapes of a run that a service answers for."""
     place = open_folder(run).name
-    served = [each for service in services_of(run) for each in service.runs if each.run == place]
-    return sorted({name for each in served for name in each.landscapes})
+    served = [version for service in services_of(run) for version in service.runs if version.run == place]
+    return sorted({name for version in served for name in version.landscapes})
 
 
 def find_services(run: str, landscape: str) -> list[Served]:
     """The services that answer for a landscape, the latest first; of several versions of a run the last one."""
     place, found = open_folder(run).name, list[Served]()
     for service in services_of(run):
-        versions = [each for each in service.runs if each.run == place and landscape in each.landscapes]
+        versions = [version for version in service.runs if version.run == place and landscape in version.landscapes]
         if versions:
             found.append(Served(service, quote(versions[-1].address(landscape))))
     return found
@@ -268,10 +268,10 @@ def slopes_answer(run: RunReader, asked: PointQuery) -> dict[str, Any]:
     with reading_answer():
         return dict(finite({
             "at": point,
-            "gradient": [_number(each) for each in gradient["gradient"]],
-            "stderr": [_number(each) for each in gradient["stderr"]],
-            "curvature": [[_number(each) for each in row] for row in curvature["curvature"]],
-            "eigenvalues": [_number(each) for each in curvature["eigenvalues"]],
+            "gradient": [_number(value) for value in gradient["gradient"]],
+            "stderr": [_number(value) for value in gradient["stderr"]],
+            "curvature": [[_number(value) for value in row] for row in curvature["curvature"]],
+            "eigenvalues": [_number(value) for value in curvature["eigenvalues"]],
         }))  # fmt: skip
 
 
@@ -287,10 +287,10 @@ def snap_to_grid(store: LandscapeStore, at: Sequence[float]) -> list[float]:
             f"at: must be a coordinate for each axis, {', '.join(axis.name for axis in axes)}, not {len(at)}"
         )
     point = []
-    for axis, given in zip(axes, at, strict=True):
-        nearest = float(axis.coordinates[np.abs(axis.coordinates - given).argmin()])
+    for axis, value in zip(axes, at, strict=True):
+        nearest = float(axis.coordinates[np.abs(axis.coordinates - value).argmin()])
         step = float(axis.coordinates[-1] - axis.coordinates[0]) / (len(axis.coordinates) - 1)
-        point.append(nearest if abs(nearest - given) <= ROUNDING * abs(step) else given)
+        point.append(nearest if abs(nearest - value) <= ROUNDING * abs(step) else value)
     return point
 
 
@@ -380,7 +380,7 @@ class PatchStream:
         A row has its `index` along the rows, for one axis those of its points; its `values` by name; the `status` of
         each point; and how many of them were `computed` for it.
         """
-        yield _line({"coordinates": [each.tolist() for each in self.coordinates]})
+        yield _line({"coordinates": [values.tolist() for values in self.coordinates]})
         try:
             for number, rows in enumerate(self._passes):
                 if number:
@@ -415,7 +415,7 @@ class PatchStream:
         with reading_answer():
             index = rows[found["row"][-1]] if found["row"] else list(rows)
             source = list(found["source"])
-            values, status = _columns(found), [int(each) for each in found["status"]]
+            values, status = _columns(found), [int(status) for status in found["status"]]
         return {"index": index, "values": values, "status": status, "computed": source.count("computed")}
 
 

@@ -113,7 +113,7 @@ def with_published(
     else:
         epochs = EPOCHS if epochs is None else epochs
         share = epochs / EPOCHS
-        milestones = tuple(share * each for each in MILESTONES) if options["schedule"] == "steps" else ()
+        milestones = tuple(share * milestone for milestone in MILESTONES) if options["schedule"] == "steps" else ()
         known = {"milestones": milestones, "warmup_epochs": WARMUP * share}
     left_open = {name: value for name, value in known.items() if options[name] is None}
     return epochs, {**options, **left_open}

@@ -314,7 +314,7 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
     """What a folder holds, by name; its listing tells folders from files, where a look at each would take minutes."""
     try:
         with os.scandir(folder) as entries:
-            return sorted((each for each in entries if not each.name.startswith(".")), key=lambda each: each.name)
+            return sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
     except OSError as error:
         raise JobError(f"data: {quoted(folder)} cannot be listed: {error.strerror}") from None
 
@@ -490,12 +490,12 @@ class _Reader(Dataset[Batch]):
     def __getitem__(self, asked: Asked) -> Batch:
         epoch, numbers = asked
         searched = 1 if epoch is None or self._refuses else min(SEARCHED, len(self._listing))
-        found = [self._first_readable(number, epoch, searched) for number in numbers]
-        images = [each.image for each in found if each.image is not None]
-        labels = self._listing.labels[[each.number for each in found if each.image is not None]]
+        results = [self._first_readable(number, epoch, searched) for number in numbers]
+        images = [result.image for result in results if result.image is not None]
+        labels = self._listing.labels[[result.number for result in results if result.image is not None]]
         pixels = np.stack(images) if images else np.empty((0, 3, self._side, self._side), np.uint8)
-        unreadable = tuple(each for one in found for each in one.unreadable)
-        in_vain = epoch is not None and len(images) < len(found)
+        unreadable = tuple(file for result in results for file in result.unreadable)
+        in_vain = epoch is not None and len(images) < len(results)
         return Batch(torch.from_numpy(pixels), torch.from_numpy(labels), unreadable, in_vain)
 
     def _first_readable(self, number: int, epoch: int | None, searched: int) -> _Found:

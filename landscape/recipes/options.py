@@ -106,7 +106,7 @@ class OptionTable:
         """The optimisers or schedules that take an option; None where all do."""
         if name in self.only_with:
             return OnlyWith("optimizer", tuple(self.only_with[name]))
-        return next((each for each in known_of_settings().get(name, ()) if isinstance(each, OnlyWith)), None)
+        return next((rule for rule in known_of_settings().get(name, ()) if isinstance(rule, OnlyWith)), None)
 
     def defaults_of(self, name: str) -> dict[str, Any]:
         """The default of an option with each optimiser that takes it, the recipe's own optimiser first.
@@ -145,7 +145,7 @@ def epochs_in_words(intervals: Sequence[Sequence[int]]) -> str:
         'epochs 1 to 3 and the last 2, or all where there are fewer'
     """
     *first, last = intervals
-    spans = " and ".join([*(f"{min(each)} to {max(each)}" for each in first), f"the last {len(last)}"])
+    spans = " and ".join([*(f"{min(interval)} to {max(interval)}" for interval in first), f"the last {len(last)}"])
     return f"epochs {spans}, or all where there are fewer"
 
 
@@ -165,13 +165,17 @@ def takes_loop_options(
         of_optimizers, in_words, only_with: see `OptionTable`.
         defaults: those of this recipe, where they differ from those of `Settings`.
     """
-    known = {each.name: each.default for kind in (Settings, RecipeOptions) for each in fields(kind)} | defaults
+    known = {field.name: field.default for kind in (Settings, RecipeOptions) for field in fields(kind)} | defaults
     types = shared_types()
     table = OptionTable({name: known[name] for name in types}, of_optimizers, in_words, only_with)
     assert MISSING not in table.base.values(), "what `Settings` has no default for, a recipe must have one for"
 
     def decorate(function: F) -> F:
-        own = [each for each in inspect.signature(function).parameters.values() if each.kind is not each.VAR_KEYWORD]
+        own = [
+            parameter
+            for parameter in inspect.signature(function).parameters.values()
+            if parameter.kind is not parameter.VAR_KEYWORD
+        ]
         shared = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=table.default_of(name)) for name in types
         ]
@@ -184,7 +188,9 @@ def takes_loop_options(
 
         signature = inspect.Signature([*own, *shared])
         called.__signature__ = signature  # type: ignore[attr-defined]
-        called.__annotations__ = {each.name: each.annotation for each in own if each.annotation is not each.empty}
+        called.__annotations__ = {
+            parameter.name: parameter.annotation for parameter in own if parameter.annotation is not parameter.empty
+        }
         called.__annotations__ |= types
         called.options = table  # type: ignore[attr-defined]
         return cast(F, called)
@@ -211,10 +217,12 @@ def make_settings(
     """
     given: dict[str, Any] = dict(options)
     intervals = given["intervals"]
-    wanted = listed_intervals(epochs, default_intervals) if intervals is None else [list(each) for each in intervals]
+    wanted = (
+        listed_intervals(epochs, default_intervals) if intervals is None else [list(interval) for interval in intervals]
+    )
     collect = {"unit": given["unit"], "intervals": wanted}
     collect |= {name: given[name] for name in ("landscape_size", "num_samples")}
-    own = {each.name for each in fields(Settings)}
+    own = {field.name for field in fields(Settings)}
     settings = {name: value for name, value in given.items() if name in own} | {"seed": training.seed}
     settings["milestones"] = tuple(given["milestones"])
     default = intervals is None

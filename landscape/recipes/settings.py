@@ -209,13 +209,13 @@ class Settings:
     default_intervals: bool = False
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            for rule in each.metadata.get("known", ()) if value is not None or each.default is not None else ():
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            for rule in setting.metadata.get("known", ()) if value is not None or setting.default is not None else ():
                 if not isinstance(rule, OnlyWith):
-                    rule(each.name, value)
-                elif rule.field == "optimizer" and value != each.default:
-                    rule.check(each.name, self.optimizer)
+                    rule(setting.name, value)
+                elif rule.field == "optimizer" and value != setting.default:
+                    rule.check(setting.name, self.optimizer)
         if self.schedule == "steps" and not self.milestones:
             raise JobError(
                 "milestones: must list the epochs after which the learning rate falls; schedule steps needs it"
@@ -244,7 +244,9 @@ class Settings:
     @classmethod
     def default_of(cls, name: str) -> Any:
         """The value of a setting where none is given; None of one that must be given."""
-        return next((each.default for each in fields(cls) if each.name == name and each.default is not MISSING), None)
+        return next(
+            (field.default for field in fields(cls) if field.name == name and field.default is not MISSING), None
+        )
 
 
 # They change no weight, and may be changed when a training goes on.
@@ -253,7 +255,7 @@ UNDECIDING = ("checkpoint_steps", "log_every", "watch", "watch_every")
 
 def known_of_settings() -> dict[str, tuple[Any, ...]]:
     """What is known of each setting beside its type: functions that refuse values, and `OnlyWith`."""
-    return {each.name: each.metadata.get("known", ()) for each in fields(Settings)}
+    return {field.name: field.metadata.get("known", ()) for field in fields(Settings)}
 
 
 def _named(function: Callable[..., Any]) -> str:
@@ -289,7 +291,9 @@ def warn_of(settings: Settings, steps_per_epoch: int) -> None:
         log.warning("learning_rate: %g is above %g, which hardly lowers a loss", settings.learning_rate, LARGEST_RATE)
     unit = settings.collect.get("unit", "step")
     last = settings.epochs * (1 if unit == "epoch" else steps_per_epoch)
-    beyond = sorted({number for each in settings.collect.get("intervals", ()) for number in each if number > last})
+    beyond = sorted(
+        {number for interval in settings.collect.get("intervals", ()) for number in interval if number > last}
+    )
     if beyond:
         log.warning("intervals: training ends at %s %d, before %ss %s", unit, last, unit, ranges(beyond))
 

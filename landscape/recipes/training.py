@@ -71,7 +71,7 @@ class ScaledSteps:
     def _unscaled(self) -> bool:
         """Divide the gradients by the scale; whether they are finite."""
         groups = self._optimizer.param_groups
-        gradients = [each.grad for group in groups for each in group["params"] if each.grad is not None]
+        gradients = [parameter.grad for group in groups for parameter in group["params"] if parameter.grad is not None]
         finite = bool(nn.utils.get_total_norm(gradients).isfinite())
         if finite:
             for gradient in gradients:

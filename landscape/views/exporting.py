@@ -514,7 +514,7 @@ def name_export(surface: Surface, format: str, spec: FigureSpec) -> str:
 # ----------------------------------------------------------------------------------------------------
 # Figures that are drawn already, written as pages and pictures.
 
-PICTURES = tuple(name for name, each in FORMAT_TABLE.items() if each.pictures)
+PICTURES = tuple(name for name, entry in FORMAT_TABLE.items() if entry.pictures)
 DRAWN_FORMATS = ("html", *PICTURES)
 
 

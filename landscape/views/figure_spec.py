@@ -252,8 +252,8 @@ def _alternatives(names: Sequence[str]) -> str:
 
 def _scales_in_words() -> str:
     """Such as 'viridis, cividis or magma; jet and rdbu mislead'."""
-    even = [name for name, each in COLOUR_TABLE.items() if each.perceptual]
-    *others, last = [name for name, each in COLOUR_TABLE.items() if not each.perceptual]
+    even = [name for name, scale in COLOUR_TABLE.items() if scale.perceptual]
+    *others, last = [name for name, scale in COLOUR_TABLE.items() if not scale.perceptual]
     return f"{_alternatives(even)}; {', '.join(others)} and {last} mislead"
 
 
@@ -341,9 +341,7 @@ class FigureSpec:
         for name, table in (("theme", THEMES), ("preset", (None, *PRESETS)), ("colour_scale", (None, *COLOUR_TABLE))):
             value = getattr(self, name)
             if value not in table:
-                raise JobError(
-                    f"{name}: unknown {quoted(value)}; {nearest(str(value), [each for each in table if each])}"
-                )
+                raise JobError(f"{name}: unknown {quoted(value)}; {nearest(str(value), [row for row in table if row])}")
         for name, length, ends in (("width", self.width, WIDTHS), ("font_size", self.font_size, FONT_SIZES)):
             if length is not None:
                 pixels(name, length, *ends)
@@ -354,7 +352,7 @@ class FigureSpec:
     def options(cls, taker: str | None = None) -> tuple[Field[Any], ...]:
         """The fields that are options of a function or of the command, default those of this class's own."""
         name = taker or cls.taker
-        return tuple(each for each in fields(cls) if each.metadata and each.metadata.get(name, True))
+        return tuple(field for field in fields(cls) if field.metadata and field.metadata.get(name, True))
 
     @classmethod
     def of(cls, kind: str | None, options: dict[str, Any]) -> Any:
@@ -382,7 +380,7 @@ class FigureSpec:
     @property
     def is_for_print(self) -> bool:
         """Whether a width, a font or a size of words is asked for."""
-        return any(each is not None for each in (self.preset, self.width, self.font, self.font_size))
+        return any(value is not None for value in (self.preset, self.width, self.font, self.font_size))
 
     @property
     def print_size(self) -> tuple[float | None, float | None]:
@@ -440,7 +438,7 @@ def documented(spec: type[FigureSpec], **words: str) -> Callable[[F], F]:
     def document(function: F) -> F:
         own, types = inspect.signature(function), get_type_hints(spec)
         options = [option for option in spec.options() if option.name not in own.parameters]
-        parameters = [each for each in own.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        parameters = [parameter for parameter in own.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
         parameters += [
             inspect.Parameter(
                 option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=types[option.name]

@@ -251,7 +251,7 @@ def plot_curve(data: FigureData, ax: Any, spec: PlotSpec) -> None:
         edges = (np.maximum(shown - 2 * data.shape_error, low), shown + 2 * data.shape_error)
         ax.fill_between(x, *edges, color=colour, alpha=0.24, linewidth=0, label=band_name(data))
     if data.seeds is not None:
-        band = (np.maximum(each, low) if data.scale.log else each for each in (data.seeds.low, data.seeds.high))
+        band = (np.maximum(bound, low) if data.scale.log else bound for bound in (data.seeds.low, data.seeds.high))
         ax.fill_between(data.seeds.at, *band, color=FILLS["light"], alpha=0.24, linewidth=0, label=NAME)
     ax.plot(x, shown, color=colour, label=data.observable.replace("_", " "))
     if data.interpolated is not None:
@@ -450,7 +450,7 @@ def _say_which_heights_are_not_true(
 
 
 def _paths(data: FigureData, ax: Any, spec: PlotSpec, overlays: Sequence[PathInSpace]) -> None:
-    drawn = [each for each in overlays if np.isfinite(each.height).any()]
+    drawn = [overlay for overlay in overlays if np.isfinite(overlay.height).any()]
     shades = even_shades(spec.colour_scale, data.scale)
     for overlay in drawn:
         look, path = path_look(overlay.path.number, spec.path_colour), overlay.path
@@ -469,7 +469,7 @@ def _paths(data: FigureData, ax: Any, spec: PlotSpec, overlays: Sequence[PathInS
             colours = {"markerfacecolor": fills[index], "markeredgecolor": look.colour, "markeredgewidth": 1.5}
             label = f"_{name}" if path.run else name
             ax.plot(*([value] for value in place), marker=marker, linestyle="", label=label, zorder=6, **colours)
-    for marker, name in (("o", START), ("D", LAST)) if are_told_apart([each.path for each in drawn]) else ():
+    for marker, name in (("o", START), ("D", LAST)) if are_told_apart([overlay.path for overlay in drawn]) else ():
         colours = {"markerfacecolor": "none" if marker == "o" else KEY, "markeredgecolor": KEY}
         ax.plot([], [], [], marker=marker, linestyle="", label=name, **colours)
 

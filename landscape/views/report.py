@@ -100,7 +100,7 @@ def _group(name: str, runs: Sequence[ReportRun], surfaces: Sequence[Surface | No
 
 
 def _first(run: ReportRun, axes: int, name: str | None = None) -> Surface | None:
-    fitting = [one for one in run.surfaces if len(one.axes) == axes and name in (None, one.name)]
+    fitting = [surface for surface in run.surfaces if len(surface.axes) == axes and name in (None, surface.name)]
     return fitting[0] if fitting else None
 
 
@@ -122,10 +122,15 @@ def comparison_section(group: Group, index: int, bundle: Bundle) -> str:
             max_points=COMPARED_POINTS_PER_AXIS[axes],
         )
         names: list[str] = []
-        for one in figures:
+        for compared in figures:
             names.append(f"comparison {index}/{mode}/{kind}/{log}/{len(names)}")
-            meta = {**one.figure.layout.meta, "file": one.file, "title": one.title, "caption": one.caption}
-            bundle.add(names[-1], one.figure.update_layout(meta=meta))
+            meta = {
+                **compared.figure.layout.meta,
+                "file": compared.file,
+                "title": compared.title,
+                "caption": compared.caption,
+            }
+            bundle.add(names[-1], compared.figure.update_layout(meta=meta))
         bundle.comparisons[f"{index}/{mode}/{kind}/{log}"] = names
     log = share_scale([ComparedLandscape(label, surface) for label, surface in items]).log
     first = {"comparison": index, "mode": modes[0], "kind": next(iter(kinds)), "log": log}
@@ -198,7 +203,7 @@ def write_report(
         LandscapeError: the file cannot be written.
     """
     runs = read_runs([run] if isinstance(run, Mapping) else run)
-    name = title or ", ".join(one.label for one in runs)
+    name = title or ", ".join(run.label for run in runs)
     page = _render(runs, name)
     with whole_file(path) as temporary:
         temporary.write_text(page, encoding="utf-8")

@@ -314,7 +314,10 @@ def measures_section(run: ReportRun, *, several: bool = False) -> str:
         return ""
     title = f"Measures: {run.label}" if several else "Measures"
     *earlier, last = tables
-    others = [f"<details><summary>{escape(each.label)}</summary>{_weights(each)}</details>" for each in earlier]
+    others = [
+        f"<details><summary>{escape(earlier_version.label)}</summary>{_weights(earlier_version)}</details>"
+        for earlier_version in earlier
+    ]
     curves = "".join(map(curve_svg, measure_curves(run.measures)))
     figures = f'<div class="curves">{curves}</div>' if curves else ""
     parts = [f"<h3>{escape(last.label)}</h3>", _weights(last), figures, *others, f"<p>{escape(SAYING)}</p>"]

@@ -76,7 +76,7 @@ def both_ways(
     with executors(prepared, landscape, 2 * points) as executor:
         setting = setting_of(landscape)
         pieces = [AtPoints(inner[begin : begin + AT_ONCE]) for begin in range(0, len(inner), AT_ONCE)]
-        between = [_numbers(each) for each in executor.ask(setting, pieces)]
+        between = [_numbers(answer) for answer in executor.ask(setting, pieces)]
         wholes = executor.ask(setting, [AtWeights(executor.share(end)) for end in ends])
         # The error of the rise at the second network is known at its point of the plane alone.
         (at_second,) = executor.ask(setting, [AtPoints(corners[1:2])])
@@ -110,11 +110,11 @@ def _described(
 def way_record(way: Values1D) -> WayRecord:
     """A way as it is kept: what is not finite is None."""
     barriers = {} if way.barriers is None else {
-        name: BarrierRecord(height=each.height, alpha=each.alpha, stderr=finite_or_none(each.stderr))
-        for name, each in (
+        name: BarrierRecord(height=barrier.height, alpha=barrier.alpha, stderr=finite_or_none(barrier.stderr))
+        for name, barrier in (
             ("entezari", way.barriers.entezari), ("git_re_basin", way.barriers.git_re_basin),
             ("frankle", way.barriers.frankle),
-        ) if each is not None
+        ) if barrier is not None
     }  # fmt: skip
     return WayRecord(
         values={name: tuple(map(finite_or_none, values.tolist())) for name, values in way.values.items()},
@@ -130,7 +130,10 @@ def recorded_ways(record: ConnectionRecord) -> tuple[Values1D, Values1D] | None:
         values = {name: np.array(list(map(_or_nan, numbers))) for name, numbers in way.values.items()}
         if "loss" not in values or any(len(numbers) != len(t) for numbers in values.values()):
             return None
-        barriers = {name: Barrier(each.height, each.alpha, _or_nan(each.stderr)) for name, each in way.barriers.items()}
+        barriers = {
+            name: Barrier(barrier.height, barrier.alpha, _or_nan(barrier.stderr))
+            for name, barrier in way.barriers.items()
+        }
         heights = [barriers.get(name) for name in ("entezari", "git_re_basin", "frankle")]
         both = None if heights[0] is None or heights[1] is None else Barriers(heights[0], heights[1], heights[2])
         columns = {name: _or_nan(way.columns.get(name)) for name in PathColumns.__dataclass_fields__}
@@ -177,7 +180,9 @@ def write_made(file: Path, weights: State, made_of: Mapping[str, Any], losses: S
     metadata = {"format": SNAPSHOT_FORMAT, MADE_OF: canonical_json(made_of), LOSSES: json.dumps(list(losses))}
     try:
         with open(beside, "wb") as opened:
-            opened.writelines(_in_order(save({name: each.contiguous() for name, each in weights.items()}, metadata)))
+            opened.writelines(
+                _in_order(save({name: tensor.contiguous() for name, tensor in weights.items()}, metadata))
+            )
         os.replace(beside, file)
     except OSError as error:
         raise LandscapeError(

@@ -364,7 +364,7 @@ def _gains(table: AxisTable, name: str, permutations: Mapping[str, Index], first
             moved = apply(
                 AxisTable({tensor: table.axes[tensor]}), permutations, {tensor: second[tensor]}, (tensor, axis)
             )
-            rows = [_rows(each, axis, places) for each in (first[tensor], moved[tensor])]
+            rows = [_rows(weights, axis, places) for weights in (first[tensor], moved[tensor])]
             gains += rows[0] @ rows[1].T
     return gains
 

@@ -293,7 +293,7 @@ class Comparison:
     def document(self) -> dict[str, Any]:
         """As JSON."""
         rows = {name: row.document() for name, row in self.rows.items()}
-        return {**vars(self), "rows": rows, "lacking": [vars(each) for each in self.lacking]}
+        return {**vars(self), "rows": rows, "lacking": [vars(layer) for layer in self.lacking]}
 
 
 def compare(first: Sequence[ComparisonTarget], second: Sequence[ComparisonTarget]) -> Comparison:
@@ -470,12 +470,12 @@ def _of_radii(
     first: Sequence[float | None], second: Sequence[float | None], paired: bool
 ) -> tuple[ConfidenceInterval | None, str]:
     """Of the ratio of the geometric means, which rows hold, as a difference from the first one."""
-    logarithms = [[None if each is None else math.log(each) for each in side] for side in (first, second)]
+    logarithms = [[None if value is None else math.log(value) for value in side] for side in (first, second)]
     ratio, how = _of_lines(logarithms[0], logarithms[1], paired)
     if ratio is None:
         return None, how
-    mean = math.exp(math.fsum(each for each in logarithms[0] if each is not None) / len(first))
-    middle, low, high = (mean * math.expm1(each) for each in (ratio.mean, ratio.low, ratio.high))
+    mean = math.exp(math.fsum(value for value in logarithms[0] if value is not None) / len(first))
+    middle, low, high = (mean * math.expm1(exponent) for exponent in (ratio.mean, ratio.low, ratio.high))
     return ConfidenceInterval(middle, low, high, math.nan), how
 
 

@@ -55,7 +55,7 @@ class MeasureRow:
 
     def document(self) -> dict[str, Any]:
         """As it stands in measures.json: what is left out is None or empty."""
-        known = {each.name: getattr(self, each.name) for each in fields(self)}
+        known = {field.name: getattr(self, field.name) for field in fields(self)}
         return {"value": self.value} | {name: value for name, value in known.items() if value not in (None, "")}
 
     @classmethod
@@ -162,7 +162,7 @@ class Measures:
             **self.other,
             "schema": SCHEMA,
             "settings": self.settings,
-            "origins": {label: each.document() for label, each in self.entries.items()},
+            "origins": {label: entry.document() for label, entry in self.entries.items()},
         }
 
 
@@ -206,7 +206,7 @@ def add(run: str, settings: Mapping[str, Any], entry: Entry, samples: Mapping[st
     entries = _ordered({**kept, entry.label: _joined(kept.get(entry.label), entry, file)})
     other = known.other if known else {k: v for k, v in read_measures(run).items() if k not in OURS}
     write_file(run, Measures(dict(settings), entries, other).document())
-    _sweep(run, {each.file for each in entries.values()})
+    _sweep(run, {entry.file for entry in entries.values()})
     return bool(known and known.entries and not kept)
 
 
@@ -218,8 +218,10 @@ def _joined(known: Entry | None, entry: Entry, file: str) -> Entry:
 
 def _ordered(entries: dict[str, Entry]) -> dict[str, Entry]:
     """Snapshots by their numbers, then what is none, by the order of its coming."""
-    numbered = sorted((each for each in entries.values() if each.number is not None), key=lambda each: each.number or 0)
-    return {each.label: each for each in [*numbered, *(each for each in entries.values() if each.number is None)]}
+    numbered = sorted(
+        (entry for entry in entries.values() if entry.number is not None), key=lambda entry: entry.number or 0
+    )
+    return {entry.label: entry for entry in [*numbered, *(entry for entry in entries.values() if entry.number is None)]}
 
 
 def _keep(run: str, samples: Mapping[str, NDArray[np.float32]]) -> str:

@@ -112,7 +112,7 @@ def stderr_over(samples: Floats, weights: Floats) -> float:
 LINES = 16
 DISTANCES = (0.05, 0.1, 0.25, 0.5)
 Ends = tuple[float, float]  # between which a radius lies; the second one is infinite where no end of it is known
-COORDINATES = (*(-each for each in reversed(DISTANCES)), 0.0, *DISTANCES)
+COORDINATES = (*(-distance for distance in reversed(DISTANCES)), 0.0, *DISTANCES)
 FIRST_SEED = 1
 # Where the rise has not reached its target at the end of a line; beyond, filters are many times their own length.
 FURTHER = (1.0, 2.0, 4.0, 8.0)
@@ -167,9 +167,9 @@ def rises_of(lines: Sequence[Values], distances: Sequence[float], terms: Mapping
     count = len(distances)
     means = np.array([_both_sides(mean_of(values), count) for values in lines])
     kept = [samples_of(values) for values in lines]
-    if any(each is None for each in kept):
+    if any(losses is None for losses in kept):
         return Rises(tuple(distances), means, None, None, _errors_of(lines, count, terms or {}))
-    samples = np.array([_both_sides(each, count).astype(np.float32) for each in kept if each is not None])
+    samples = np.array([_both_sides(losses, count).astype(np.float32) for losses in kept if losses is not None])
     return Rises(tuple(distances), means, samples, weights_of(lines[0]))
 
 
@@ -180,8 +180,8 @@ def _errors_of(lines: Sequence[Values], count: int, terms: Mapping[str, float]) 
         kept = [values.of_terms[name] for values in lines if name in values.of_terms]
         if len(kept) < len(lines) or kept[0].losses.shape[1] < 2:
             continue
-        mean = np.mean([_both_sides(each.losses.astype(np.float64), count) for each in kept], axis=0)
-        squares += [(factor * stderr_over(each, kept[0].weights)) ** 2 for each in mean]
+        mean = np.mean([_both_sides(samples.losses.astype(np.float64), count) for samples in kept], axis=0)
+        squares += [(factor * stderr_over(losses, kept[0].weights)) ** 2 for losses in mean]
         known = True
     return np.sqrt(squares) if known else None
 

@@ -112,7 +112,7 @@ class Slope:
 
     @cached_property
     def _factors(self) -> Mapping[str, float]:
-        answers = self.executor.ask(self.setting, [TotalsOfBlocks(each) for each in self._stretches])
+        answers = self.executor.ask(self.setting, [TotalsOfBlocks(stretch) for stretch in self._stretches])
         return loss_factors([total for answer in answers for total in answer], self.problem.observe)
 
     def __call__(self, offset: Floats) -> tuple[float, Floats]:
@@ -122,7 +122,7 @@ class Slope:
             JobError: the loss has no gradient; says why.
         """
         shared, factors = self.executor.share(offset), self._factors
-        questions = [SlopeOfBlocks(each, factors, shared) for each in self._stretches]
+        questions = [SlopeOfBlocks(stretch, factors, shared) for stretch in self._stretches]
         value, total = 0.0, np.zeros(self.layout.size)
         for part, gradient in self.executor.ask(self.setting, questions):
             value, total = value + part, total + gradient
@@ -252,7 +252,7 @@ def sharpness(base: LineOrigin, slope: Slope) -> Worst:
             without |= dict.fromkeys(names, NO_GRADIENT)
     at = rises_at(base, slope.layout, offsets)
     bounds = {name: _bound(at.rows[name], count, WORST_STEPS) for name, count in broken.items() if count}
-    samples = {name: each for name, each in at.samples.items() if name not in bounds}
+    samples = {name: losses for name, losses in at.samples.items() if name not in bounds}
     return Worst(at.rows | bounds | without, samples)
 
 
@@ -396,7 +396,7 @@ def layers_of(infos: Sequence[ParameterInfo]) -> dict[str, tuple[ParameterInfo, 
     for info in infos:
         if info.trainable:
             found.setdefault(info.name.rpartition(".")[0] or info.name, []).append(info)
-    return {name: tuple(each) for name, each in found.items() if any(info.role == "weight" for info in each)}
+    return {name: tuple(infos) for name, infos in found.items() if any(info.role == "weight" for info in infos)}
 
 
 def layer_rows(
@@ -409,7 +409,7 @@ def layer_rows(
     Args:
         first: the first snapshot; None where there is none, or where it is the origin itself.
     """
-    coordinates = (*(-each for each in reversed(LAYER_DISTANCES)), 0.0, *LAYER_DISTANCES)
+    coordinates = (*(-distance for distance in reversed(LAYER_DISTANCES)), 0.0, *LAYER_DISTANCES)
     found = dict[str, dict[str, MeasureRow]]()
     for layer, members in layers_of(infos).items():
         names = {info.name for info in members}

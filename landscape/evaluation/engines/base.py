@@ -210,7 +210,7 @@ class Forward:
 
     def distrust_counters(self) -> None:
         """Go on without the rewrites that rely on torch's version counters, as user code writes past them."""
-        for name in [name for name, each in self.rewrites.items() if each.trusts_counters]:
+        for name in [name for name, rewrite in self.rewrites.items() if rewrite.trusts_counters]:
             self.rewrites.pop(name).close()
         self._collect_modes()
 
@@ -241,7 +241,7 @@ class Compiled(Forward):
 
     def __init__(self, model: nn.Module, observe: Observe, rewrites: Mapping[str, Rewrite]) -> None:
         super().__init__(model, observe, rewrites)
-        passes = [change for each in rewrites.values() for change in each.compiler_passes]
+        passes = [change for rewrite in rewrites.values() for change in rewrite.compiler_passes]
         backend = partial(_inductor_after, passes) if passes else "inductor"
         self._compiled = torch.compile(ObservedModel(model, observe).eval(), dynamic=False, backend=backend)
 

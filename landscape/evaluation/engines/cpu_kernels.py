@@ -207,7 +207,7 @@ class _Chain:
         if reader is not None and _is_relu(model, reader):
             chain = cls([*chain.nodes, reader], chain.residual, relu=True)
         between = _between(model, chain.nodes[0], chain.last)
-        return cls([node]) if any(_writes(model, each) for each in between if each not in chain.nodes) else chain
+        return cls([node]) if any(_writes(model, other) for other in between if other not in chain.nodes) else chain
 
     def _reader(self) -> fx.Node | None:
         return next(iter(self.last.users)) if len(self.last.users) == 1 else None
@@ -218,7 +218,7 @@ class _Chain:
         if residual is None or residual is self.nodes[0].args[0] or not _is_fresh(model, residual):
             return False
         earlier = set(_between(model, residual, self.last))
-        return all(each in earlier and (each in self.nodes or _is_fresh(model, each)) for each in residual.users)
+        return all(user in earlier and (user in self.nodes or _is_fresh(model, user)) for user in residual.users)
 
 
 def _layer(model: fx.GraphModule, node: fx.Node) -> nn.Linear | nn.Conv2d | None:
@@ -265,7 +265,9 @@ def _writes(model: fx.GraphModule, node: fx.Node) -> bool:
     in_place = (name.endswith("_") and not name.endswith("__")) or name == "setitem"
     augmented = getattr(called, "__module__", "") == "_operator" and name in _AUGMENTED
     # `inplace=True` may also be a positional argument, as in F.relu(x, True).
-    asked = "out" in node.kwargs or node.kwargs.get("inplace") is True or any(each is True for each in node.args)
+    asked = (
+        "out" in node.kwargs or node.kwargs.get("inplace") is True or any(argument is True for argument in node.args)
+    )
     return in_place or augmented or asked
 
 

@@ -61,9 +61,11 @@ class Reuse(Rewrite):
         self._seen: dict[tuple[nn.Module, int, int], tuple[Any, ...]] = {}
         self._stable: set[nn.Module] = set()
         self._with_own_forward: set[nn.Module] = set()
-        if any(isinstance(each, torch.jit.ScriptModule) or hasattr(each, "_orig_mod") for each in model.modules()):
+        if any(
+            isinstance(module, torch.jit.ScriptModule) or hasattr(module, "_orig_mod") for module in model.modules()
+        ):
             return  # scripted and compiled modules: their calls cannot be taken over
-        for module in _topmost_unmoved(model, {id(each) for each in moved}):
+        for module in _topmost_unmoved(model, {id(tensor) for tensor in moved}):
             self._wrap(module)
 
     @classmethod
@@ -146,7 +148,7 @@ class Reuse(Rewrite):
         with noticed_draws() as draws:
             output = forward(*given[0], **given[1])
         pure = before == _versions((given, held)) and not draws.happened and not state.changed()
-        size = sum(each.nbytes for each in _tensors(output))
+        size = sum(tensor.nbytes for tensor in _tensors(output))
         if not pure or size > self._left or not _is_comparable(output):
             self._forget(module)
             return output
@@ -163,12 +165,12 @@ class Reuse(Rewrite):
             del module.forward  # superposition looks for this attribute, and leaves layers alone that have it
         self._stable.discard(module)
         for key in [key for key in self._records if key[0] is module]:
-            self._left += sum(each.nbytes for each in _tensors(self._records.pop(key).output))
+            self._left += sum(tensor.nbytes for tensor in _tensors(self._records.pop(key).output))
 
 
 def _topmost_unmoved(model: nn.Module, moved: set[int]) -> Iterator[nn.Module]:
     for child in model.children():
-        if any(id(each) in moved for each in (*child.parameters(), *child.buffers())):
+        if any(id(tensor) in moved for tensor in (*child.parameters(), *child.buffers())):
             yield from _topmost_unmoved(child, moved)
         else:
             yield child
@@ -184,12 +186,12 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def _versions(value: Any) -> tuple[int, ...]:
-    return tuple(each._version for each in _tensors(value))
+    return tuple(tensor._version for tensor in _tensors(value))
 
 
 def _sums(value: Any) -> tuple[Any, ...]:
     """Shape, type and sum of every tensor; NaN equals nothing, itself included."""
-    return tuple((each.shape, each.dtype, each.sum(dtype=_exact(each)).item()) for each in _tensors(value))
+    return tuple((tensor.shape, tensor.dtype, tensor.sum(dtype=_exact(tensor)).item()) for tensor in _tensors(value))
 
 
 def _exact(tensor: Tensor) -> torch.dtype:
@@ -254,11 +256,11 @@ def layers_of_same_input(
             change.
     """
     moved_ids = {id(tensor) for tensor in moved}
-    layers = [each for each in model.modules() if _is_affine(each, moved_ids)]
-    rounded = [each for each in layers if any(tensor.dtype is torch.bfloat16 for tensor in each.parameters())]
+    layers = [module for module in model.modules() if _is_affine(module, moved_ids)]
+    rounded = [layer for layer in layers if any(tensor.dtype is torch.bfloat16 for tensor in layer.parameters())]
     if layers and rounded == layers:
         raise ValueError("the weights are rounded to bfloat16 at every point, so that no output is a sum of others")
-    inputs = _Inputs([each for each in layers if each not in rounded])
+    inputs = _Inputs([layer for layer in layers if layer not in rounded])
     with inputs:
         for observe in observe_points:
             with noticed_draws() as draws:
@@ -410,7 +412,7 @@ def _compute_outputs(layer: Layer, inputs: Tensor, parts: Parts) -> list[Tensor]
     if isinstance(layer, nn.Linear):
         outputs, dim = F.linear(inputs, torch.cat(weights), torch.cat(biases)), -1
     elif layer.groups > 1:
-        return [layer._conv_forward(inputs, *each) for each in zip(weights, biases, strict=True)]
+        return [layer._conv_forward(inputs, *pair) for pair in zip(weights, biases, strict=True)]
     else:
         outputs = layer._conv_forward(inputs, torch.cat(weights), torch.cat(biases))
         dim = -1 - len(layer.kernel_size)
@@ -422,27 +424,29 @@ def _is_affine(module: nn.Module, moved: set[int]) -> bool:
     """Whether a module is nothing but one of `LAYERS`, of a real type, and moves."""
     plain = type(module) in LAYERS and "forward" not in vars(module) and not any(getattr(module, n) for n in HOOKS)
     tensors = list(module.parameters())
-    return plain and any(id(each) in moved for each in tensors) and not any(each.is_complex() for each in tensors)
+    return (
+        plain and any(id(tensor) in moved for tensor in tensors) and not any(tensor.is_complex() for tensor in tensors)
+    )
 
 
 class _Inputs:
     """While active, what the layers are called with is compared from point to point."""
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
-        self._layers = [cast(Layer, each) for each in layers]
+        self._layers = [cast(Layer, layer) for layer in layers]
         self._before: dict[nn.Module, list[Tensor]] | None = None
         self._now: dict[nn.Module, list[Tensor]] = {}
 
     def __enter__(self) -> None:
-        self._handles = [each.register_forward_pre_hook(self._see) for each in self._layers]
+        self._handles = [layer.register_forward_pre_hook(self._see) for layer in self._layers]
 
     def __exit__(self, *_: object) -> None:
-        for each in self._handles:
-            each.remove()
+        for handle in self._handles:
+            handle.remove()
 
     @property
     def same(self) -> list[Layer]:
-        return [each for each in self._layers if (self._before or {}).get(each)]
+        return [layer for layer in self._layers if (self._before or {}).get(layer)]
 
     def _see(self, layer: nn.Module, inputs: tuple[Any, ...]) -> None:
         self._now.setdefault(layer, []).append(inputs[0].clone())
@@ -451,6 +455,6 @@ class _Inputs:
         """Go on with the layers whose inputs at this point were those of the points before."""
         if self._before is not None:
             self._now = {
-                each: inputs for each, inputs in self._now.items() if same_bits(inputs, self._before.get(each))
+                layer: inputs for layer, inputs in self._now.items() if same_bits(inputs, self._before.get(layer))
             }  # fmt: skip
         self._before, self._now = self._now, {}

@@ -534,7 +534,7 @@ def key_of(evaluator: Evaluator, plan: Plan, scope: TuningScope) -> str:
             "model": module_structure(evaluator.model),
             "observe": getattr(evaluator.observe, "__qualname__", type(evaluator.observe).__qualname__),
             "samples": shapes_of(evaluator.held_samples),
-            "moved": [sorted(each) for each in evaluator.directions],
+            "moved": [sorted(direction) for direction in evaluator.directions],
         }
     )
 
@@ -555,14 +555,14 @@ def module_structure(model: nn.Module) -> list[Any]:
             name,
             type(module).__qualname__,
             _shown(module),
-            *(_own(each) for each in (module._parameters, module._buffers)),
+            *(_own(tensors) for tensors in (module._parameters, module._buffers)),
         ]
         for name, module in model.named_modules()
     ]
 
 
 def _own(tensors: dict[str, Any]) -> list[Any]:
-    return [[name, list(each.shape), str(each.dtype)] for name, each in tensors.items() if each is not None]
+    return [[name, list(tensor.shape), str(tensor.dtype)] for name, tensor in tensors.items() if tensor is not None]
 
 
 def _shown(module: nn.Module) -> str:
@@ -577,9 +577,9 @@ def shapes_of(samples: Samples) -> list[Any]:
     if samples.rows is None:
         small = samples.few(FEW)
         tensors = dense_tensors_in(small.batch(*small.edges(FEW)[0]))
-        return [samples.length, [[list(each.shape), str(each.dtype)] for each in tensors]]
+        return [samples.length, [[list(tensor.shape), str(tensor.dtype)] for tensor in tensors]]
     # The type in which floating-point samples are held depends on free memory; they are computed in the plan's.
     return [
-        [list(each.shape), "float" if each.is_floating_point() else str(each.dtype)]
-        for each in tensors_of(samples.rows)
+        [list(tensor.shape), "float" if tensor.is_floating_point() else str(tensor.dtype)]
+        for tensor in tensors_of(samples.rows)
     ]

@@ -380,7 +380,7 @@ def compare(landscapes: Sequence[Given], mode: str = "overlay", kind: str | None
         >>> drawn.layout.title.text
         'Loss of two less one'
     """
-    return side_by_side([one.figure for one in compare_figures(landscapes, mode, kind, **options)])
+    return side_by_side([compared.figure for compared in compare_figures(landscapes, mode, kind, **options)])
 
 
 @documented(ComparisonSpec)
@@ -471,7 +471,7 @@ def tile(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -> list[Compa
         caption, name = drawn.layout.meta["caption"], _file(item.label, "", kind, spec)
         figures.append(ComparedFigure(drawn, item.label, caption, name, (number,)))
     if spec.lock:
-        _share_heights([one.figure for one in figures])
+        _share_heights([compared.figure for compared in figures])
     return figures
 
 

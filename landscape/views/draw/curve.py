@@ -107,11 +107,11 @@ def draw_curve(data: FigureData, spec: FigureSpec) -> go.Figure:
     places = panels(count, GAP_PX / height)
     layout = base_layout(data, spec, frame) | _x_axes(data, places)
     traces: list[Any] = []
-    for panel, one in zip(places, observables, strict=True):
-        limits = y_limits(one)
-        layout[f"yaxis{panel.y[1:]}"] = _y_axis(one, limits, panel)
-        first = next(k for k, other in enumerate(observables) if band_name(other) == band_name(one))
-        traces += _panel(one, panel, limits, spec, band_in_legend=panel.number == first)
+    for panel, observable in zip(places, observables, strict=True):
+        limits = y_limits(observable)
+        layout[f"yaxis{panel.y[1:]}"] = _y_axis(observable, limits, panel)
+        first = next(k for k, other in enumerate(observables) if band_name(other) == band_name(observable))
+        traces += _panel(observable, panel, limits, spec, band_in_legend=panel.number == first)
     if any(np.isfinite(path.height).any() for path in data.paths):
         paths = [_over_curve(data, path) for path in data.paths]
         traces += [trace.update(places[0].axes) for trace in flat_paths(paths, spec)]
@@ -138,7 +138,9 @@ def panels(count: int, gap: float) -> list[CurvePanel]:
 def _legend(observables: Sequence[FigureData]) -> list[str]:
     """The legend entries of all panels."""
     first = observables[0]
-    names = list(dict.fromkeys(band_name(one) for one in observables if one.shape_error is not None))
+    names = list(
+        dict.fromkeys(band_name(observable) for observable in observables if observable.shape_error is not None)
+    )
     names += seed_names(first)
     names += [*legend_names(first.paths), snapshot_name(first)] if first.paths else []
     names += origin_names(first) if _origin_height(first) is not None else []

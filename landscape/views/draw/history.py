@@ -48,10 +48,10 @@ def draw_history(history: HistoryData, theme: str = "light") -> go.Figure:
     layout = _layout(history, total, theme)
     traces: list[Any] = []
     for name, panel in zip(history.columns, panels, strict=True):
-        series = [one for one in history.series if one.name == name]
+        series = [line for line in history.series if line.name == name]
         layout[f"yaxis{panel.y[1:]}"] = _y_axis(name, series, panel, history.log and is_loss(name))
         number = panels.index(panel)
-        traces += [_trace(one, panel.y, _colours(history, one, number), history, theme) for one in series]
+        traces += [_trace(line, panel.y, _colours(history, line, number), history, theme) for line in series]
     layout["xaxis"] |= {"anchor": panels[-1].y, "title": {"text": history.unit}}
     traces += [_target(interval, history) for interval in history.intervals]
     traces += [_watched(marks, history) for run in range(len(history.runs)) if (marks := _marks_of(history, run))]
@@ -106,14 +106,14 @@ def _layout(history: HistoryData, total: float, theme: str) -> dict[str, Any]:
 
 def _x_range(history: HistoryData) -> list[float]:
     """The extent of all curves and intervals, with a little room on either side."""
-    ends = [float(end) for one in history.series for end in (one.x.min(), one.x.max())]
+    ends = [float(end) for line in history.series for end in (line.x.min(), line.x.max())]
     ends += [end for interval in history.intervals for end in (interval.start, interval.stop)]
     room = 0.02 * (max(ends) - min(ends)) or 0.5
     return [min(ends) - room, max(ends) + room]
 
 
 def _legend(history: HistoryData) -> list[str]:
-    drawn = {one.run for one in history.series}
+    drawn = {line.run for line in history.series}
     runs = [capped(name, LONGEST_NAME) for k, name in enumerate(history.runs) if k in drawn]
     return (runs if len(history.runs) > 1 else []) + ([WATCHED_NAME] if history.marks else [])
 
@@ -122,7 +122,7 @@ def _y_axis(name: str, series: Sequence[Series], panel: HistoryPanel, log: bool)
     """The axis of one panel. A constant gets a range that begins at 0, where plotly would show it from -1 to 1."""
     title = {"text": text(capped(name.replace("_", " "), LONGEST_NAME)), "font": {"size": 12}}
     axis: dict[str, Any] = {"domain": [panel.bottom, panel.top], "anchor": "x", "title": title}
-    values = np.concatenate([one.y for one in series])
+    values = np.concatenate([line.y for line in series])
     if log and (values > 0).any():
         return axis | {"type": "log", "dtick": "D2" if _decades(values) < 2 else None}
     if len(values) and np.ptp(values) == 0 and values[0] != 0:
@@ -176,7 +176,7 @@ def _first_of_each_run(traces: list[Any], history: HistoryData) -> list[Any]:
 
 def _title(interval: PathInterval, history: HistoryData) -> str:
     """The name of a landscape, with its run where not all runs that are shown have it."""
-    drawn = {one.run for one in history.series}
+    drawn = {line.run for line in history.series}
     if drawn <= set(interval.runs):
         return interval.name
     return f"{interval.name} ({', '.join(capped(history.runs[k], LONGEST_NAME) for k in interval.runs)})"
@@ -204,8 +204,8 @@ def _longest(intervals: Sequence[PathInterval]) -> list[PathInterval]:
 
 def _target(interval: PathInterval, history: HistoryData) -> go.Scatter:
     """What the pointer meets within an interval, in the uppermost panel: invisible points along its first curve."""
-    of_run = [one for one in history.series if one.run in interval.runs] or list(history.series)
-    curve = next((one for one in of_run if one.name == history.columns[0]), None)
+    of_run = [line for line in history.series if line.run in interval.runs] or list(history.series)
+    curve = next((line for line in of_run if line.name == history.columns[0]), None)
     inside = curve.x[(curve.x >= interval.start) & (curve.x <= interval.stop)] if curve is not None else np.empty(0)
     every = -(-len(inside) // POINTS_PER_INTERVAL) or 1
     x = np.unique(np.concatenate([[interval.start], inside[::every], [interval.stop]]))
@@ -231,7 +231,7 @@ def _marks_of(history: HistoryData, run: int) -> list[Mark]:
 
 def _watched(marks: Sequence[Mark], history: HistoryData) -> go.Scatter:
     """Crosses on the first curve of a run where rules fired; the pointer reads which."""
-    curve = next((one for one in history.series if one.run == marks[0].run), history.series[0])
+    curve = next((line for line in history.series if line.run == marks[0].run), history.series[0])
     panel, order = history.columns.index(curve.name), np.argsort(curve.x, kind="stable")
     x = [mark.x for mark in marks]
     return go.Scatter(

@@ -205,7 +205,7 @@ def edge_places(data: FigureData, *, every_point: bool = False) -> tuple[Floats,
     gap = [np.nan]
     parts = [(np.r_[x[columns], gap], np.r_[y[rows], gap], np.r_[data.drawn[rows, columns], gap])
              for rows, columns in edges]  # fmt: skip
-    along = [np.concatenate(each) for each in zip(*parts, strict=True)] if parts else [np.array(gap)] * 3
+    along = [np.concatenate(pieces) for pieces in zip(*parts, strict=True)] if parts else [np.array(gap)] * 3
     return along[0], along[1], along[2]
 
 

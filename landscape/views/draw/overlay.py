@@ -177,7 +177,7 @@ def space_marks(
         return []
     group = {"legendgroup": f"item {number}"}
     light = look.colours["dark"]  # the light one of the two, as the surface below is in the other
-    fills = [light if each else PATH_HALO for each in np.isfinite(path.own)]  # white without a height of its own
+    fills = [light if finite else PATH_HALO for finite in np.isfinite(path.own)]  # white without a height of its own
     colour = {theme: {"line": {"color": light, "width": spec.path_width * 2}} for theme in look.colours}
     joined = go.Scatter3d(
         x=line[:, 0],

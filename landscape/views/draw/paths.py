@@ -52,7 +52,7 @@ def own_colours(path: DrawnPath, shades: Shades) -> list[str]:
     """The colour that the drawing has for the own loss of each snapshot; white where that is not known."""
     known = np.isfinite(path.own)
     colours = iter(shades(path.own[known]) if known.any() else ())
-    return [next(colours) if each else PATH_HALO for each in known]
+    return [next(colours) if is_known else PATH_HALO for is_known in known]
 
 
 def flat_paths(
@@ -77,7 +77,7 @@ Fills = dict[str, list[str]]  # the colour of each snapshot, per theme
 
 
 def _fills(path: DrawnPath, spec: FigureSpec, shades: Mapping[str, Shades] | None) -> Fills | None:
-    return None if shades is None else {theme: own_colours(path, each) for theme, each in shades.items()}
+    return None if shades is None else {theme: own_colours(path, shade) for theme, shade in shades.items()}
 
 
 def _filled(marker: dict[str, Any], fills: Fills | None, which: slice, spec: FigureSpec, meta: dict[str, Any]) -> Any:
@@ -220,9 +220,9 @@ class PathInSpace:
 def raised_note(overlays: Sequence[PathInSpace]) -> list[str]:
     """That snapshots which lie on the surface, or as good as on it, are drawn above it, where some do."""
     raised = sum(
-        int((np.isfinite(each.path.own) & (each.height == each.foot)).sum())
-        for each in overlays
-        if each.foot is not None
+        int((np.isfinite(overlay.path.own) & (overlay.height == overlay.foot)).sum())
+        for overlay in overlays
+        if overlay.foot is not None
     )
     if not raised:
         return []
@@ -271,10 +271,10 @@ def space_path(overlay: PathInSpace, spec: FigureSpec, shades: Shades) -> list[g
         "color": fills,
         "line": {"color": look.colour, "width": 2},
     }
-    each = role(path, "path") | {"each": POINTS_OF_THREAD}
+    meta = role(path, "path") | {"each": POINTS_OF_THREAD}
     return [
         joined,
-        *threads(overlay, look.colour, spec.path_width * (0.6 if dense else 1.4), meta=each),
+        *threads(overlay, look.colour, spec.path_width * (0.6 if dense else 1.4), meta=meta),
         go.Scatter3d(marker=edges, hoverinfo="skip", showlegend=False, **spots),
         go.Scatter3d(marker=marks, hovertext=list(path.hover), hoverinfo="text", name=text(path.name), **spots),
         *_space_ends(path, look, height, fills),
@@ -311,7 +311,7 @@ def space_labels(paths: Sequence[DrawnPath], heights: Sequence[np.ndarray]) -> l
     """The numbers above the snapshots in space; they stay readable where the surface hides the point."""
     places = [np.stack(path.places[:2], axis=1) for path in paths]
     span = np.ptp(np.concatenate(places), axis=0).max() if places else 0.0
-    flat = [each / (span or 1.0) / 2 for each in places]  # paths take about half of the picture
+    flat = [place / (span or 1.0) / 2 for place in places]  # paths take about half of the picture
     texts = [[str(number) for number in path.numbers] for path in paths]
     return [
         {

@@ -246,7 +246,7 @@ def draw_categories(data: FigureData, spec: FigureSpec) -> go.Figure:
         zmin=-0.5,
         zmax=len(codes) - 0.5,
         colorscale=scale,
-        text=[[text(str(each)) for each in row] for row in texts],
+        text=[[text(str(cell)) for cell in row] for row in texts],
         hovertemplate=f"{data.axes[0].name} %{{x:.4g}}, {data.axes[1].name} %{{y:.4g}}<br>%{{text}}<extra></extra>",
         name=text(data.observable),
         meta={"role": "categories"},

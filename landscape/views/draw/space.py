@@ -102,14 +102,14 @@ def draw_scene(
         aspect: the lengths of the three axes in the picture, x first.
         overlay: the paths.
     """
-    drawn = [each for each in overlay if np.isfinite(each.height).any()]
+    drawn = [path for path in overlay if np.isfinite(path.height).any()]
     if drawn:
         looks = "colour" if drawn[0].foot is None else "colour and the height"
         data = replace(data, caption=(*data.caption, *snapshots_note(data, looks), *raised_note(drawn)))
     shades = even_shades(spec.colour_scale, data.scale)
-    paths = [trace for each in drawn for trace in space_path(each, spec, shades)]
-    paths += space_keys([each.path for each in drawn], spec)
-    names = [*legend_names([each.path for each in drawn]), *missing_names(data.states), *shown_names(traces)]
+    paths = [trace for path in drawn for trace in space_path(path, spec, shades)]
+    paths += space_keys([path.path for path in drawn], spec)
+    names = [*legend_names([path.path for path in drawn]), *missing_names(data.states), *shown_names(traces)]
     frame = make_frame(data, spec, SCENE_PX, left=20, right=100, legend=names)
     layout = base_layout(data, spec, frame)
     layout["scene"] = {
@@ -122,13 +122,13 @@ def draw_scene(
     }
     if overlay:
         layout["scene"]["annotations"] = space_labels(
-            [each.path for each in overlay], [each.height for each in overlay]
+            [path.path for path in overlay], [path.height for path in overlay]
         )
     figure = finish(
         data, [*traces, *paths], layout, {"plot": list(SCENE_PX), "below": 0, "equal": False, "space": True}
     )
     if spec.animate:
-        animate(figure, [each.path for each in drawn])
+        animate(figure, [path.path for path in drawn])
     return figure
 
 

@@ -44,7 +44,7 @@ def compared(landscapes: Sequence[Given]) -> tuple[ComparedLandscape, ...]:
     Raises:
         JobError: an element is neither.
     """
-    pairs = [_pair(given) for given in landscapes]
+    pairs = [_pair(item) for item in landscapes]
     names = [label if label is not None else surface.name for label, surface in pairs]
     with_runs = [
         label if label is not None else f"{_run_of(surface)}: {surface.name}" if _run_of(surface) else surface.name

@@ -208,8 +208,8 @@ def _paired(one: Surface, other: Surface, observable: str, grid: Sequence[Floats
 def _of_stored_losses(one: Surface, other: Surface, grid: Sequence[Floats]) -> Floats | None:
     """The paired error itself, where both landscapes keep the losses of their samples at these points; else None."""
     shape = tuple(len(points) for points in reversed(grid))
-    kept = [each.loss_samples for each in (one, other)]
-    places = ([axis.coordinates for axis in each.axes] for each in (one, other))
+    kept = [surface.loss_samples for surface in (one, other)]
+    places = ([axis.coordinates for axis in surface.axes] for surface in (one, other))
     if (
         not same_samples(one, other)
         or kept[0] is None
@@ -217,7 +217,7 @@ def _of_stored_losses(one: Surface, other: Surface, grid: Sequence[Floats]) -> F
         or not all(coordinates_agree(own, grid) for own in places)
     ):
         return None
-    if any(each is not None and (each.shape[:-1] != shape or each.shape != kept[0].shape) for each in kept):
+    if any(losses is not None and (losses.shape[:-1] != shape or losses.shape != kept[0].shape) for losses in kept):
         return None
     return stored_stderr(kept[0], kept[1])
 

@@ -102,9 +102,10 @@ class DifferencesTable:
 
     def _where(self, differs: bool) -> DifferencesTable:
         sections = [
-            Section(one.title, tuple(row for row in one.rows if row.differs == differs)) for one in self.sections
+            Section(section.title, tuple(row for row in section.rows if row.differs == differs))
+            for section in self.sections
         ]
-        return DifferencesTable(self.columns, tuple(one for one in sections if one.rows))
+        return DifferencesTable(self.columns, tuple(section for section in sections if section.rows))
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def tabulate(items: Sequence[TableItem], observable: str = "loss") -> Difference
         _section("Training", [_documented(item.info) for item in items]),
         _section("Job", [_documented(_job(item.surface)) for item in items]),
     ]
-    return DifferencesTable(tuple(item.label for item in items), tuple(one for one in sections if one.rows))
+    return DifferencesTable(tuple(item.label for item in items), tuple(section for section in sections if section.rows))
 
 
 def _section(title: str, columns: Sequence[Mapping[str, Cell]]) -> Section:

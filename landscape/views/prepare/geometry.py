@@ -242,7 +242,7 @@ def path_on_surface(places: tuple[Floats, Floats], ends: Floats, alpha: Floats, 
         return np.stack([*places, ends], axis=1)
     t = np.arange(len(ends) * PIECES - PIECES + 1) / PIECES
     whole = np.arange(len(ends), dtype=np.float64)
-    x, y, chord = (np.interp(t, whole, each) for each in (*places, ends))
+    x, y, chord = (np.interp(t, whole, values) for values in (*places, ends))
     start = np.minimum(t.astype(int), len(ends) - 2)
     share = t - start
     below = bilinear(alpha, beta, height, x, y)

@@ -79,7 +79,7 @@ class HistoryData:
     @property
     def columns(self) -> tuple[str, ...]:
         """The recorded quantities, one per panel, from above."""
-        return tuple(dict.fromkeys(one.name for one in self.series))
+        return tuple(dict.fromkeys(line.name for line in self.series))
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,14 +141,14 @@ def prepare_histories(
         raise JobError(f"unit: unknown {quoted(unit)}; {nearest(str(unit), UNITS)}")
     unit = unit or _usual_unit(records)
     series = [
-        one
+        line
         for number, record in enumerate(records)
         for name in _columns(record)
-        for one in _series(record, name, unit, number)
+        for line in _series(record, name, unit, number)
     ]
     if not series:
         return None
-    order = sorted({one.name for one in series}, key=lambda name: (name != "loss", name == "learning_rate", name))
+    order = sorted({line.name for line in series}, key=lambda name: (name != "loss", name == "learning_rate", name))
     series.sort(key=lambda one: (order.index(one.name), one.run))
     return HistoryData(
         unit=unit,
@@ -156,7 +156,7 @@ def prepare_histories(
         intervals=tuple(_intervals(records, unit)),
         runs=tuple(record.label for record in records),
         log=log,
-        notes=tuple(_notes(records, {one.run for one in series}, unit)),
+        notes=tuple(_notes(records, {line.run for line in series}, unit)),
         marks=tuple(mark for number, record in enumerate(records) for mark in _marks(record, unit, number)),
     )
 
@@ -211,7 +211,9 @@ def _marks(record: TrainingRecord, unit: str, number: int) -> list[Mark]:
         watched, x = row.get("watch"), _place(row, unit, per_epoch)
         if not isinstance(watched, list) or x is None:
             continue
-        fired = [(f"{each.get('layer')}", f"{each.get('rule')}") for each in watched if isinstance(each, Mapping)]
+        fired = [
+            (f"{finding.get('layer')}", f"{finding.get('rule')}") for finding in watched if isinstance(finding, Mapping)
+        ]
         texts = [f"{layer}: {rule}" for layer, rule in fired]
         if texts and len(marks) < MOST_MARKS:
             place = next((f"{key} {row[key]:.12g}" for key in UNITS if finite_or_none(row.get(key)) is not None), "")

@@ -96,10 +96,10 @@ def prepare_paths(surface: Surface, observable: str, log: bool) -> tuple[DrawnPa
     paths = [path for path in surface.paths if len(path.step)]
     names = [axis.name for axis in surface.axes]
     places = [_places(path, names) for path in paths]
-    if not paths or any(not each for each in places):
+    if not paths or any(not steps for steps in places):
         return ()
     longest = max(float(np.ptp(axis.coordinates)) or 1.0 for axis in surface.axes)
-    flat = [_flat(each) / longest for each in places]
+    flat = [_flat(places) / longest for places in places]
     follows, losses = follows_loss(surface, observable), [_of_losses(surface, observable, path) for path in paths]
     labels = place_labels_of_all(flat, [[str(int(step)) for step in path.step] for path in paths])
     return tuple(
@@ -225,11 +225,11 @@ def off_the_axes(paths: Sequence[DrawnPath], scale: Scale, name: str = "loss") -
             f"the {name} of the path{f' of {path.run}' if path.run else ''} is not that of the {plane}: at {path.unit} "
             f"{path.numbers[k]} it is {losses[0]}, {there}"
         ]
-    each = [
+    places = [
         f"{path.run} {path.unit} {path.numbers[k]} ({name} {loss}, {plane} {there or 'not finite'})"
         for (path, k), loss, there in zip(far, losses, below, strict=True)
     ]
-    return [f"the {_plural(name)} of the paths are not those of the {plane}, furthest apart at {', '.join(each)}"]
+    return [f"the {_plural(name)} of the paths are not those of the {plane}, furthest apart at {', '.join(places)}"]
 
 
 def _far_off(paths: Sequence[DrawnPath], scale: Scale) -> list[tuple[DrawnPath, int]]:
@@ -265,7 +265,7 @@ def _judged(surface: Surface) -> Check | None:
     """What check 10 found; None where it has not judged the landscape."""
     checks = surface.record.checks
     found = () if checks is None else checks.of("holds", "reservation", "fails")
-    return next((each for each in found if each.number == BATCH_NORM), None)
+    return next((result for result in found if result.number == BATCH_NORM), None)
 
 
 def _statistics(surface: Surface, paths: Sequence[DrawnPath], told: bool) -> list[str]:
@@ -287,7 +287,7 @@ def _statistics(surface: Surface, paths: Sequence[DrawnPath], told: bool) -> lis
         return [f"{mixed}; {RECALIBRATE}"]
     drawn = {path.run for path in paths}
     along = [surface.along(path) for path in surface.paths if path.label in drawn]
-    if not any((each.clear > SEEN * each.height).any() for each in along):
+    if not any((part.clear > SEEN * part.height).any() for part in along):
         return []
     plane = ("line", "plane", "volume")[len(surface.axes) - 1]
     may = "" if told else ", by which their losses may differ"
@@ -443,7 +443,11 @@ def prepare_networks(surface: Surface, drawn: Floats, paths: Sequence[DrawnPath]
     if len(surface.axes) != 2:
         return None
     known = [axis.record.networks for axis in surface.axes]
-    if known[0] is None or known[1] is None or [each.name for each in known[0]] != [each.name for each in known[1]]:
+    if (
+        known[0] is None
+        or known[1] is None
+        or [finding.name for finding in known[0]] != [finding.name for finding in known[1]]
+    ):
         return None
     places = np.array([[network.at for network in axis] for axis in known if axis is not None])
     x, y = (axis.coordinates for axis in surface.axes)

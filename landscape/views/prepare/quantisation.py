@@ -239,8 +239,7 @@ def bits_table(surface: Surface) -> list[tuple[str, str, str]]:
     if found is None or not found.bits:
         return []
     rows = [
-        (str(each.bits), _number(each.values.get("loss")), _with_error(each.difference, each.stderr))
-        for each in found.bits
+        (str(row.bits), _number(row.values.get("loss")), _with_error(row.difference, row.stderr)) for row in found.bits
     ]
     return [*rows, ("none", _number(found.unrounded.get("loss")), "")]
 
@@ -248,11 +247,11 @@ def bits_table(surface: Surface) -> list[tuple[str, str, str]]:
 def drawn_bits(surface: Surface) -> tuple[list[DrawnWay], bool]:
     """The loss without rounding and by bits, and whether it is its logarithm to base 10; none of one width."""
     found = compared_of(surface)
-    if found is None or len({each.bits for each in found.bits}) < len(found.bits) or len(found.bits) < 2:
+    if found is None or len({row.bits for row in found.bits}) < len(found.bits) or len(found.bits) < 2:
         return [], False
     first, last = found.bits[0].bits, found.bits[-1].bits
-    t = [(each.bits - first) / (last - first) for each in found.bits]
-    losses = [found.unrounded.get("loss"), *(each.values.get("loss") for each in found.bits)]
+    t = [(row.bits - first) / (last - first) for row in found.bits]
+    losses = [found.unrounded.get("loss"), *(row.values.get("loss") for row in found.bits)]
     known = [loss for loss in losses if loss is not None]
     log = bool(known) and min(known) > 0 and max(known) > DECADE * min(known)
     plain, *rounded = (math.log10(loss) if log and loss is not None else loss for loss in losses)

@@ -162,7 +162,7 @@ def _round_levels(low: float, high: float, log: bool, finest: bool) -> list[list
         finest: with those whose values are less round, for who wants many levels.
     """
     if log and high - low >= NARROW:
-        choices = [_powers(low, high, every) for every in (100, 50, 20, 10, 5, 3, 2)]
+        choices = [_powers(low, high, step) for step in (100, 50, 20, 10, 5, 3, 2)]
         choices += [_in_decades(low, high, mantissas) for mantissas in MANTISSAS[: None if finest else USUAL_ROWS]]
     elif log:
         real = _linear(10.0**low, 10.0**high)

@@ -101,8 +101,8 @@ def path_rows(surface: Surface, path: ProjectedPath) -> list[Row]:
     if not np.isnan(along.losses + along.plane).all():
         k = along.furthest
         losses = (
-            number_text(float(each[k])) if np.isfinite(each[k]) else "not finite"
-            for each in (along.losses, along.plane)
+            number_text(float(losses[k])) if np.isfinite(losses[k]) else "not finite"
+            for losses in (along.losses, along.plane)
         )
         name = f"path{f' of {path.label}' if path.label else ''}, own loss and the plane's where furthest apart"
         rows.append((name, f"{' and '.join(losses)} at {along.names[k]}"))
@@ -127,7 +127,7 @@ def network_rows(surface: Surface) -> list[Row]:
         (
             f"network {at[0].name}",
             (f"loss {number_text(loss)} at " if np.isfinite(loss) else "")
-            + ", ".join(f"{axis.name} {number_text(each.at, 4)}" for axis, each in zip(surface.axes, at, strict=True)),
+            + ", ".join(f"{axis.name} {number_text(edge.at, 4)}" for axis, edge in zip(surface.axes, at, strict=True)),
         )
         for *at, loss in zip(*places, network_losses(surface), strict=False)
     ]
@@ -274,8 +274,8 @@ def prepare_checks(checks: Checks | None, points: int) -> CheckList | None:
         f"; of {count_text(checks.points)} of the {count_text(points)} points of now" if points != checks.points else ""
     )
     lines = tuple(
-        CheckLine(each.number, each.state, MARKS[each.state].strip(), SAID[each.state], each.text, each.remedy)
-        for each in checks.told
+        CheckLine(line.number, line.state, MARKS[line.state].strip(), SAID[line.state], line.text, line.remedy)
+        for line in checks.told
     )
     opened = bool(checks.of("fails", "reservation")) or checks.not_judged
     return CheckList(f"Can this picture be trusted? {checks.verdict}{since}", opened, lines)
@@ -320,9 +320,11 @@ def layer_table(layers: Mapping[str, Any], title_of: Callable[[str], str]) -> La
     names = list(dict.fromkeys(str(name) for rows in known.values() for name in rows))
     if not names:
         return None
-    rows = tuple((layer, *(_cell(mapping(found.get(name))) for name in names)) for layer, found in known.items())
+    rows = tuple(
+        (layer, *(_cell(mapping(statistics.get(name))) for name in names)) for layer, statistics in known.items()
+    )
     drawn = [name for name in names if name.startswith("rise ")][-1:] or names[:1]
-    bars = [_bar(layer, mapping(found.get(drawn[0]))) for layer, found in known.items()]
+    bars = [_bar(layer, mapping(statistics.get(drawn[0]))) for layer, statistics in known.items()]
     heads = (HEAD, *map(title_of, names))
     return LayerTable(heads, rows, title_of(drawn[0]), tuple(bar for bar in bars if bar is not None))
 
@@ -495,13 +497,13 @@ def comparison_lines(comparison: Mapping[str, Any]) -> list[str]:
     notes = []
     for name, row in mapping(comparison.get("rows")).items():
         numbers = {key: finite_or_none(row.get(key)) for key in ("first", "second", "difference", "low", "high")}
-        bounds = {side: bound_text(mapping(each)) for side, each in mapping(row.get("bounds")).items()}
+        bounds = {side: bound_text(mapping(bound)) for side, bound in mapping(row.get("bounds")).items()}
         texts = [bounds.get(key, "–") if numbers[key] is None else number_text(numbers[key] or 0.0) for key in numbers]
         interval = "" if numbers["low"] is None else f"[{texts[3]}, {texts[4]}]"
         rows.append((title_of(name, mapping(comparison.get("rho"))), *texts[:3], interval))
         notes.append(f"{row['verdict']} ({row['how']})")
     sides = [f"{side}: {', '.join(comparison[side])}" for side in ("first", "second")]
-    lacking = [_lacking(each, mapping(comparison.get("rho"))) for each in comparison.get("lacking", ())]
+    lacking = [_lacking(layer, mapping(comparison.get("rho"))) for layer in comparison.get("lacking", ())]
     return [*sides, *_aligned(rows, notes), *lacking, str(comparison["says"])]
 
 
@@ -520,7 +522,7 @@ def table_csv(measures: Mapping[str, Any]) -> list[list[str]]:
             for name, row in rows.items():
                 known = [mapping(row).get(key) for key in names]
                 place = [label, entry.get("number"), layer, name]
-                lines.append(["" if each is None else str(each) for each in [*place, *known]])
+                lines.append(["" if value is None else str(value) for value in [*place, *known]])
     return lines
 
 

@@ -400,7 +400,7 @@ def prepare_seeds(surface: Surface, observable: str) -> SeedBand | None:
         return None
     if surface.axes[0].record.kind != "random":
         return None
-    found = next((each for each in checks.results if each.number == NUMBER), None)
+    found = next((result for result in checks.results if result.number == NUMBER), None)
     band = None if found is None else _band(found)
     if band is None or not math.isfinite(surface.origin_loss):
         return band
@@ -420,7 +420,7 @@ def _band(check: Check) -> SeedBand | None:
 
 def _are_numbers(column: object) -> bool:
     return isinstance(column, Sequence) and all(
-        isinstance(each, (int, float)) and math.isfinite(each) and abs(each) < 1e300 for each in column
+        isinstance(value, (int, float)) and math.isfinite(value) and abs(value) < 1e300 for value in column
     )
 
 

@@ -138,9 +138,9 @@ def range_in_words(surface: Surface) -> str:
     change = f"{number_text(found.target, 2)} ({RULES[found.rule]})"
     text = f"range: found, where the loss along an axis has changed by {change}"
     short = [
-        SHORT_OF_IT[each.end].format(name=axis.name, change=number_text(each.change, 2))
-        for axis, each in zip(surface.axes, found.axes, strict=True)
-        if each.end in SHORT_OF_IT
+        SHORT_OF_IT[shortfall.end].format(name=axis.name, change=number_text(shortfall.change, 2))
+        for axis, shortfall in zip(surface.axes, found.axes, strict=True)
+        if shortfall.end in SHORT_OF_IT
     ]
     return "; along ".join([text, *short])
 
@@ -240,7 +240,7 @@ def state_of(surface: Surface) -> str:
     Returns:
         'running', 'interrupted', 'partial' or 'complete'; 'damaged' where the page has found that of it.
     """
-    states = [surface.status, *(each.status for each in (surface.path, surface.networks) if each is not None)]
+    states = [surface.status, *(points.status for points in (surface.path, surface.networks) if points is not None)]
     if not (surface.unfinished or any((status == NOT_COMPUTED).any() for status in states)):
         return "partial" if any((status == QUARANTINED).any() for status in states) else "complete"
     recorded = surface.record.progress.state
