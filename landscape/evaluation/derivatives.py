@@ -32,20 +32,20 @@ from landscape.problem.supervised import Combination, Observe, Supervised
 from landscape.problem.user_code import kept_alive
 
 # ----------------------------------------------------------------------------------------------------
-# What models call while derivatives are taken, in place of what has none: plain attention, other checkpoints.
+# Operations without derivatives are replaced while derivatives are taken: plain attention, other checkpoints.
 
 _LOCK = threading.Lock()
-_in_place = list[Callable[..., Any]]()  # what stands for reentrant checkpoints, of all blocks of all threads
+_in_place = list[Callable[..., Any]]()  # replacements of reentrant checkpoints, of all open blocks of all threads
 
 
 @contextlib.contextmanager
 def differentiable_operations() -> Iterator[None]:
-    """Within the block attention does not fuse, and every checkpoint is one of `use_reentrant=False`.
+    """Within the block attention is not fused, and every checkpoint has `use_reentrant=False`.
 
-    Kernels of attention that fuse have no second derivative; the plain one has. A reentrant checkpoint computes
-    gradients by a backward pass within the backward pass, which leaves them with the parameters. `torch.autograd.grad`
-    asks for them elsewhere: it raises, or leaves out what no other way leads to, so that the gradient of a layer seems
-    to be zero. The other kind of checkpoint has the same values, and takes as little memory.
+    Fused attention kernels have no second derivative; plain attention has one. A reentrant checkpoint runs a backward
+    pass of its own and leaves its gradients in the parameters' `.grad`. `torch.autograd.grad` does not look there: it
+    raises, or the gradient of a layer seems to be zero. The other kind of checkpoint gives the same values, and takes
+    as little memory.
     """
     with _reentrant_checkpoints_as(_not_reentrant), sdpa_kernel(SDPBackend.MATH):
         yield
@@ -53,9 +53,9 @@ def differentiable_operations() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_reentrant_checkpoints() -> Iterator[None]:
-    """Within the block they are what they compute, as a graph has no backward pass in which to compute it again.
+    """Within the block a reentrant checkpoint only calls its function, for models that are exported as a graph.
 
-    An exported graph would have what torch does within such a checkpoint, for which gradients are turned off.
+    Torch turns gradients off within such a checkpoint, and the exported graph would hold that.
     """
     with _reentrant_checkpoints_as(lambda function, preserve, *arguments: function(*arguments)):
         yield
@@ -65,7 +65,7 @@ def without_reentrant_checkpoints() -> Iterator[None]:
 def _reentrant_checkpoints_as(call: Callable[..., Any]) -> Iterator[None]:
     with _LOCK:
         _in_place.append(call)
-        # A class attribute before that of `Function`: the models have the function that calls it, not this one.
+        # Shadows `Function.apply`: models may have imported `checkpoint` itself, which looks `apply` up at every call.
         CheckpointFunction.apply = staticmethod(call)  # type: ignore[method-assign]
     try:
         yield
@@ -83,7 +83,7 @@ def _not_reentrant(function: Callable[..., Any], preserve: bool, *arguments: Any
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether what a model computes can be differentiated twice.
+# Whether a model's loss can be differentiated twice.
 
 
 class NoSecondDerivative(NotRetried):
@@ -92,19 +92,19 @@ class NoSecondDerivative(NotRetried):
 
 # Decorated functions share this code.
 _ONCE_DIFFERENTIABLE = once_differentiable(lambda context: None).__code__
-# Operations of torch whose second derivative is wrong, as `gradgradcheck` says of torch 2.13: that of weight
-# normalisation is off in the direction of the weights, as if g·v/‖v‖ had another derivative there.
+# Operations of torch whose second derivative is wrong, by `gradgradcheck` of torch 2.13: that of weight normalisation
+# is off in the direction of the weights, as if g·v/‖v‖ had another derivative there.
 _WRONG = {"WeightNormInterfaceBackward0": "weight normalisation"}
 
 
 def refuse_wrong_derivatives(loss: Tensor) -> None:
-    """Refuse a graph with an operation whose second derivative torch takes in silence, and takes wrongly.
+    """Refuse a graph with an operation whose second derivative torch computes wrongly, without an error.
 
-    These are some operations of torch, and functions of the user's whose gradient is marked as not differentiable:
-    where only the inputs, and not the incoming gradient, have a graph, torch takes such a gradient for a constant.
+    These are some of torch's own operations, and user functions whose gradient is marked as not differentiable: where
+    only the inputs, and not the incoming gradient, have a graph, torch treats such a gradient as a constant.
 
     Raises:
-        NoSecondDerivative: there is one.
+        NoSecondDerivative: the graph holds such an operation.
     """
     seen: set[Any] = set()
     nodes = [loss.grad_fn]
@@ -113,7 +113,7 @@ def refuse_wrong_derivatives(loss: Tensor) -> None:
         if node is None or node in seen:
             continue
         seen.add(node)
-        name = type(node).__name__  # not node.name(), which a function of the user's may have as its own attribute
+        name = type(node).__name__  # not node.name(): a user's function may have an attribute of that name
         if name in _WRONG:
             raise NoSecondDerivative(f"torch's second derivative of {_WRONG[name]} is wrong")
         nodes += [following for following, _ in node.next_functions]
@@ -124,11 +124,7 @@ def refuse_wrong_derivatives(loss: Tensor) -> None:
 
 @contextlib.contextmanager
 def second_derivatives() -> Iterator[None]:
-    """Say of an operation without a second derivative that it is one.
-
-    Raises:
-        NoSecondDerivative: torch says that it has none.
-    """
+    """Within the block torch's error of an operation without a second derivative becomes a `NoSecondDerivative`."""
     try:
         yield
     except (RuntimeError, NotImplementedError) as error:
@@ -139,7 +135,7 @@ def second_derivatives() -> Iterator[None]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Products with the Gauss-Newton matrix, where a model's outputs and their criterion are apart.
+# Products with the Gauss-Newton matrix, for problems that keep a model's outputs and their criterion apart.
 
 
 def gauss_newton_products(
@@ -152,11 +148,11 @@ def gauss_newton_products(
 ) -> list[list[Tensor]]:
     """JᵀH_ℓJ·v of factor·Σᵢ ℓᵢ(z), z the outputs, J = ∂z/∂θ and H_ℓ = ∂²/∂z² of the criterion (Schraudolph 2002).
 
-    J·v is the derivative of Jᵀu by u, so that three gradients suffice, and no forward mode.
+    J·v is the derivative of Jᵀu by u, so three gradients suffice, and no forward-mode derivative is needed.
 
     Args:
         parameters: θ, tensors that require gradients.
-        vectors: v, a tensor per parameter each.
+        vectors: each v as a tensor per parameter.
 
     Raises:
         NoSecondDerivative: an operation has no second derivative.
@@ -188,19 +184,19 @@ def gauss_newton_products(
 
 
 # ----------------------------------------------------------------------------------------------------
-# Graphs of gradients that are kept from one Hessian product to the next, where the memory has room for them.
+# Gradient graphs that are kept from one Hessian product to the next, if memory has room for them.
 #
 # Lanczos asks for one product after another at the same weights. The forward pass and the gradient, a third of a
 # product, are the same each time.
 
-ROOM = 4  # a block's graphs are kept where so many like them would fit: other processes and values need memory too
+ROOM = 4  # a block's graphs are kept if this many copies would fit: other processes and values need memory too
 
 
 class KeptGraphs:
     """The gradients of blocks, with their graphs.
 
     Args:
-        device: whose memory they take.
+        device: holds the graphs.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -209,7 +205,7 @@ class KeptGraphs:
         self._allowed = True
 
     def of(self, block: Hashable) -> list[Sequence[Tensor]] | None:
-        """What is kept of a block: the gradients of each of its batches."""
+        """The kept gradients of each batch of a block; None if none are kept."""
         return self._kept.get(block)
 
     def keep(self, block: Hashable, gradients: list[Sequence[Tensor]]) -> None:
@@ -218,25 +214,25 @@ class KeptGraphs:
             self._kept[block] = gradients
 
     def forget(self) -> None:
-        """Give the memory back, as other weights or other batches follow."""
+        """Drop all graphs: other weights or other batches follow."""
         self._kept.clear()
 
     def never(self) -> None:
-        """Keep none from now on: what a graph refers to does not stay as it was."""
+        """Keep no graphs from now on: tensors that a graph refers to are overwritten."""
         self._allowed = False
         self.forget()
 
     def has_room(self, samples: int) -> bool:
-        """Whether graphs of so many samples may be kept; not before a batch was counted."""
+        """Whether memory has room for the graphs of so many samples; False until a batch was counted."""
         if not self._allowed or self._bytes_per_sample is None:
             return False
         return ROOM * samples * self._bytes_per_sample <= free_bytes(self._device)
 
     @contextlib.contextmanager
     def counting(self, samples: int) -> Iterator[None]:
-        """Count the bytes that the graph made within the block takes, for a batch of so many samples; the first time.
+        """Once, count the bytes of the graph that the block builds for a batch of so many samples.
 
-        That graph must not be kept: what hooks have seen is not watched for later writes any more.
+        That graph must not be kept: torch does not check tensors that passed a hook for later writes.
         """
         if self._bytes_per_sample is not None or not self._allowed:
             yield
@@ -264,14 +260,13 @@ RECALIBRATED = "batch_norm: recalibrate computes the statistics anew at every po
 class Differentiation:
     """The loss L(θ) = Σᵢ wᵢ·ℓᵢ(θ) / Σᵢ wᵢ of the samples at one θ; for a loss of several terms, Σₜ λₜ·Lₜ(θ).
 
-    Every sum over samples is split into the blocks of the plan, so that a block's part is the same wherever it is
-    computed; adding the parts in the order of the blocks gives the whole. Vectors are float64 [P], the trainable
-    parameters one after another in the model's order. The model computes in float32, or float64 where the plan does;
-    parts are summed in float64.
+    Every sum over samples is split into the blocks of the plan. A block's part has the same bits in any process, and
+    the parts are added in the order of the blocks, in float64. Vectors are float64 [P]: the trainable parameters one
+    after another in the model's order. The model computes in float32, or in float64 if the plan does.
 
     Args:
-        model: is copied; in eval mode, its normalisation layers as the plan's `batch_norm` says.
-        plan: batches, threads, statistics and seed. Its engine and lower precisions are for values alone.
+        model: is copied; the copy is in eval mode, with normalisation layers as the plan's `batch_norm` says.
+        plan: batches, threads, statistics and seed. Its engine and a lower precision are not used.
         weights: θ.
         among: names of the trainable parameters that derivatives are taken along; default: all.
 
@@ -304,7 +299,7 @@ class Differentiation:
         cls, evaluator: Evaluator, weights: State, precision: Precision | None = None,
         among: Collection[str] | None = None,
     ) -> Differentiation:  # fmt: skip
-        """Of what an evaluator has, in batches that fit the memory like its own; `precision` replaces its plan's."""
+        """Derivatives for an evaluator's model and samples, in its batches; `precision` replaces that of its plan."""
         plan = evaluator.plan if precision is None else replace(evaluator.plan, precision=precision)
         samples, observe = evaluator.held_samples, evaluator.observe
         found = cls(evaluator.model, samples, observe, plan, evaluator.device, weights, among)
@@ -313,7 +308,7 @@ class Differentiation:
 
     @property
     def size(self) -> int:
-        """P, how many numbers the trainable parameters are."""
+        """P, the number of trainable parameters."""
         return sum(parameter.numel() for parameter in self.parameters)
 
     @property
@@ -322,7 +317,7 @@ class Differentiation:
         return len(self._batching.blocks)
 
     def use_batches(self, batch_size: int) -> None:
-        """Go on in batches of at most so many samples; the blocks stay what they are."""
+        """Go on in batches of at most so many samples; the blocks stay the same."""
         if batch_size == self._batch_size:
             return
         self._batch_size = batch_size
@@ -331,7 +326,7 @@ class Differentiation:
         self._feed.split(self._batching.edges)
 
     def forget_graphs(self) -> None:
-        """Give back the memory of the graphs that are kept for the next product; they are made anew where needed."""
+        """Free the graphs that are kept for the next product; they are rebuilt when needed."""
         self._graphs.forget()
 
     def totals(self, block: int) -> dict[str, float]:
@@ -344,15 +339,15 @@ class Differentiation:
         return found
 
     def gradient(self, block: int, factors: Mapping[str, float]) -> Tensor:
-        """The part of a block in ∇L: Σₜ fₜ·Σᵢ wᵢ·∇ℓᵢ, float64 [P] on the CPU.
+        """A block's part of ∇L: Σₜ fₜ·Σᵢ wᵢ·∇ℓᵢ, float64 [P] on the CPU.
 
         Args:
-            factors: fₜ = λₜ / Σ wᵢ, the sum over all blocks, of the loss or of each term, see `loss_factors`.
+            factors: fₜ = λₜ / Σ wᵢ of the loss or of each term, the sum over all blocks, see `loss_factors`.
         """
         return self.value_and_gradient(block, factors)[1]
 
     def value_and_gradient(self, block: int, factors: Mapping[str, float]) -> tuple[float, Tensor]:
-        """The part of a block in L and in ∇L, see `gradient`."""
+        """A block's part of L and of ∇L, see `gradient`."""
         value, total = 0.0, self._zeros()
         with self._computing():
             for batch in self._batches(block):
@@ -376,7 +371,7 @@ class Differentiation:
         """Within the block, derivatives are those at θ + ε, rounded to the type of the model; ε is float64 [P]."""
         home = [parameter.detach().clone() for parameter in self.parameters]
         parts = self._split(offset.to(self._device), torch.float64)
-        self._graphs.forget()  # they are of one place alone, and so are those that are made within
+        self._graphs.forget()  # graphs are valid at one θ only
         try:
             self._set([values.double() + part for values, part in zip(home, parts, strict=True)])
             yield
@@ -387,15 +382,15 @@ class Differentiation:
     def products(
         self, block: int, factors: Mapping[str, float], vectors: Sequence[Tensor], how: Products = "autograd"
     ) -> list[Tensor]:
-        """The part of a block in H·v for some vectors, float64 [P] each on the CPU; H = ∇²L.
+        """A block's part of H·v for each vector v, float64 [P] on the CPU; H = ∇²L.
 
         `autograd` differentiates g·v, g = ∇L, once more (Pearlmutter 1994, "Fast exact multiplication by the
         Hessian"). `differences` takes (∇L(θ + εv) − ∇L(θ − εv)) / 2ε with ε = √u·max(1, rms θ)/‖v‖, u the unit roundoff
         of float64: two gradients, and an error of about √u. The best step of a smooth loss, u^⅓, is 400 times as long:
-        it passes so many kinks of a deep network of ReLUs that the difference tells nothing. In float32 no step works.
+        it crosses so many kinks of a deep ReLU network that the difference is meaningless. In float32 no step works.
 
         Raises:
-            NoSecondDerivative: `autograd` was asked for, and an operation of the model has no second derivative.
+            NoSecondDerivative: `how` is `autograd`, and an operation of the model has no second derivative.
         """
         ways = {"autograd": self._by_autograd, "differences": self._by_differences, "gauss-newton": self._gauss_newton}
         with self._computing():
@@ -406,14 +401,14 @@ class Differentiation:
     def curvatures(self, block: int, direction: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
         """vᵀ∇²ℓᵢv and wᵢ of every sample of a block, of the loss or of each of its terms, float64 on the CPU.
 
-        With ℓ = Σᵢ uᵢℓᵢ the number vᵀ∇²ℓv is linear in u, and its derivatives by u are these: three derivatives for all
-        samples of a batch at once, and no step to choose, which no length is right for at all samples.
+        With ℓ = Σᵢ uᵢℓᵢ the number vᵀ∇²ℓv is linear in u, and its derivative by uᵢ is vᵀ∇²ℓᵢv: three derivatives give
+        all samples of a batch at once. Differences would need a step, and no step suits all samples.
 
         Args:
-            direction: v, a tensor per parameter; a parameter that it lacks stays.
+            direction: v, a tensor per parameter; zero for parameters that it lacks.
 
         Raises:
-            NoSecondDerivative: an operation of the model cannot be differentiated so often.
+            NoSecondDerivative: an operation of the model cannot be differentiated three times.
         """
         found = dict[str, list[tuple[Tensor, Tensor]]]()
         along = [
@@ -448,7 +443,7 @@ class Differentiation:
         return totals
 
     def _slopes(self, block: int, factors: Mapping[str, float]) -> Iterator[tuple[Sequence[Tensor], bool]]:
-        """The gradient of each batch of a block with its graph, and whether that is kept for the next product."""
+        """The gradient of each batch of a block with its graph, and whether the graph is kept for the next product."""
         key = (block, tuple(sorted(factors.items())))
         if (kept := self._graphs.of(key)) is not None:
             yield from ((gradients, True) for gradients in kept)
@@ -465,7 +460,7 @@ class Differentiation:
                         loss, self.parameters, create_graph=True, allow_unused=True, materialize_grads=True
                     )
             if self._loaded.state.changed():
-                # What the model writes to is put back before the next batch, under a graph that may refer to it.
+                # Tensors that the model writes to are restored before the next batch; a kept graph may refer to them.
                 stay = False
                 self._graphs.never()
             made.append(gradients)
@@ -507,7 +502,7 @@ class Differentiation:
     # -- samples ----------------------------------------------------------------------------------------------
 
     def _batches(self, block: int) -> Iterator[Batch]:
-        """The batches of a block, the generators seeded as they are where values are computed."""
+        """The batches of a block, with the generators seeded as for values."""
         seed_draws(seed_of(self._plan.seed, "block", block) if block else self._plan.seed)
         first = self._batching.of_block(block)
         for _, batch in self._feed.batches(self._batching.blocks[block], first):
@@ -526,7 +521,7 @@ class Differentiation:
             yield name, losses, torch.ones_like(losses) if weights is None else weights.detach()
 
     def _weighted(self, batch: Batch, factors: Mapping[str, float]) -> Tensor:
-        """Σₜ fₜ·Σᵢ wᵢ·ℓᵢ of a batch, as the number that is differentiated."""
+        """Σₜ fₜ·Σᵢ wᵢ·ℓᵢ of a batch, which is differentiated."""
         parts = [
             factors[name] * (weights.double() * losses.double()).sum() for name, losses, weights in self._losses(batch)
         ]

@@ -25,19 +25,19 @@ from landscape.problem.user_code import Exited, in_words
 
 SAMPLES = 2
 ROUNDING = 1e-3  # relative: kernels of a GPU may add in any order
-FEW = 8  # members that are compared of a container which `observe` holds
-LEAST_STEP = 0.01  # of weights that are all zero
+FEW = 8  # compared members of a container that `observe` holds
+LEAST_STEP = 0.01  # for a tensor of zeros
 
 
 @dataclass(frozen=True)
 class FirstLook:
-    """What was seen of `observe`.
+    """The result of trying out `observe`.
 
     Attributes:
-        names: of the observables.
-        warnings: of what the user may not have meant.
-        bfloat16_weights: whether the model's weights in bfloat16 are to be computed as they are, see `Plan`.
-        weighted: whether it returns how much each sample counts.
+        names: the observables.
+        warnings: what the user may not have meant.
+        bfloat16_weights: whether the model computes with its bfloat16 weights as they are, see `Plan`.
+        weighted: whether `observe` returns sample weights.
     """
 
     names: tuple[str, ...]
@@ -49,14 +49,14 @@ class FirstLook:
 def first_look(
     model: nn.Module, observe: Observe, samples: Samples | Batch, precision: Precision, device: torch.device
 ) -> FirstLook:
-    """What `observe` returns for two samples: at the origin, there again, and at two other sets of weights.
+    """Call `observe` for two samples: twice at the origin, and at two other sets of weights.
 
-    Weights in bfloat16 stay so where the precision is bfloat16 as well, unless `observe` raises with them and does not
-    with weights in float32: some kernels refuse inputs in float32 beside weights in bfloat16.
+    With precision bfloat16, weights in bfloat16 stay in bfloat16, unless `observe` raises with them and not with
+    float32 weights: some kernels refuse float32 inputs beside bfloat16 weights.
 
     Raises:
-        JobError: it raises, returns something else than one value per sample, gives other values the second time, or
-            uses another model than the one it is given.
+        JobError: `observe` raises, does not return one value per sample, returns other values the second time, or uses
+            another model than the one it is given.
     """
     plan = default_plan(SAMPLES, device.type, precision, Plan.batch_norm, 0, None, None)
     few = as_samples(samples).few(SAMPLES)
@@ -65,7 +65,7 @@ def first_look(
     try:
         look = _look(model, observe, few, replace(plan, bfloat16_weights=True), device)
     except JobError as error:
-        if error.__cause__ is None:  # it did not raise
+        if error.__cause__ is None:  # `observe` did not raise
             raise
         refused = in_words(error.__cause__)
     else:
@@ -133,7 +133,7 @@ def _refuse_other_values(first: Values, second: Values, changed: list[str], tole
 
 
 def _held_values(observe: Observe) -> dict[str, Any]:
-    """What `observe` keeps outside the model, as far as it can be seen: of its object, its closure, its module."""
+    """The values that `observe` can change outside the model: in its object, its closure and its module."""
     function = getattr(observe, "__func__", observe)
     owner = getattr(observe, "__self__", observe)
     held = dict(_plain_values(getattr(owner, "__dict__", {}).items()))
@@ -153,7 +153,7 @@ def _cell_value(cell: types.CellType) -> Any:
 
 
 def _plain_values(items: Any) -> dict[str, Any]:
-    """Numbers and words as they are, also the first ones of a container, tensors as how often they were written to."""
+    """Numbers and texts as they are, also the first ones of a container; of a tensor its version counter."""
     plain: dict[str, Any] = {}
     for name, value in items:
         if isinstance(value, (int, float, str, type(None))):
@@ -170,7 +170,7 @@ def _plain_values(items: Any) -> dict[str, Any]:
 
 
 class _Elsewhere(Mapping[str, Tensor]):
-    """Weights as far from the origin as they are large, made one tensor at a time."""
+    """Weights as far from the origin as the origin's norm, made one tensor at a time."""
 
     def __init__(self, origin: Mapping[str, Tensor], parameters: set[str], seed: int) -> None:
         self._origin, self._parameters, self._seed = origin, parameters, seed
@@ -193,7 +193,7 @@ class _Elsewhere(Mapping[str, Tensor]):
 
 
 def _stays_the_same(evaluator: Evaluator, origin: Mapping[str, Tensor], at_origin: Values) -> bool:
-    """Whether the losses are those of the origin at two other sets of weights; not where user code raises there."""
+    """Whether two other sets of weights give the losses of the origin; False if user code raises there."""
     parameters = {name for name, _ in evaluator.evaluated_model.named_parameters()}
     if not any(origin[name].is_floating_point() for name in parameters):
         return False
@@ -210,7 +210,7 @@ def _has_losses_of(evaluator: Evaluator, weights: Mapping[str, Tensor], at_origi
 
 
 def _other_module_called(look: Callable[[], Any], given: nn.Module) -> str:
-    """The kind of a module with weights that is called while the given model is not; '' where there is none."""
+    """The type of a module with weights that is called although the given model is not; '' if there is none."""
     own, called, others = {id(module) for module in given.modules()}, [], []
 
     def see(module: nn.Module, _: Any) -> None:

@@ -1,4 +1,4 @@
-"""Evaluate points: θ(α, β) = θ₀ + α·d₁ + β·d₂, the observables there, their mean and standard error."""
+"""Evaluate points θ(α, β) = θ₀ + α·d₁ + β·d₂: the observables there, their means and standard errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from landscape.core.plan import Engine, Plan
 from landscape.core.random_state import seed_draws
 from landscape.evaluation.engines.base import Rewrite, RewriteTarget, arithmetic, wait
 from landscape.evaluation.feed import SamplesChanged, UnchangedSamples, UnseenWriteError, batching_of, make_feed
-from landscape.evaluation.reduction import Before, Observed, Pieces, Places, Reduction, Values, reduction_of
+from landscape.evaluation.reduction import Before, Observed, Pieces, Places, Reduction, Values, terms_of
 from landscape.evaluation.running_model import LoadedModel, RunningModel
 from landscape.evaluation.weights import MovingWeights
 from landscape.model.parameters import State
@@ -39,13 +39,13 @@ class Evaluator:
 
     Args:
         model: is copied; the caller's is never touched.
-        samples: those chosen; a batch of tensors that holds all of them serves as well.
+        samples: the chosen samples, or a batch of tensors that holds all of them.
         plan: the arithmetic, see `Plan`.
         device: where to compute, such as `cpu` or `cuda:0`.
         origin: θ₀.
         directions: the axes; coordinates of points are relative to them.
-        on_point: is called before each point, so that a caller sees progress; what it raises ends the evaluation.
-        limit: bytes of samples on the device above which they stream to it, see `make_feed`.
+        on_point: is called before each point, for progress; an exception that it raises ends the evaluation.
+        limit: bytes of samples above which they stream to the device, see `make_feed`.
 
     Raises:
         JobError, ValueError: the plan's engine cannot run this model here.
@@ -61,7 +61,7 @@ class Evaluator:
         self._limit, self._feed = limit, make_feed(samples, device, self._loaded.dtype, limit)
         self._unchanged, self.counts = UnchangedSamples(self._feed), self._feed.counts
         self._set_batches(plan.batch_size)
-        self._current: RunningModel | None = None  # None: to be started when it is needed
+        self._current: RunningModel | None = None  # started when it is needed
         self.load(origin, directions)
 
     @property
@@ -75,7 +75,7 @@ class Evaluator:
         self._restart()
 
     def origin(self) -> Values:
-        """The observables at θ₀, computed as a point of the landscape is, once; raises what user code raises there."""
+        """The observables at θ₀, computed once, as a point of the landscape; raises what user code raises there."""
         return self._compute_undisturbed(
             lambda: self._collect(lambda: iter([self._at_origin()]), np.arange(1), self._reduction())
         )
@@ -84,7 +84,7 @@ class Evaluator:
         """Go on with another engine, and in other batches.
 
         Raises:
-            JobError, ValueError: the engine cannot run this model here, nor can later calls until another is used.
+            JobError, ValueError: the engine cannot run this model here; later calls fail until another engine is used.
         """
         self._plan = replace(self.plan, engine=engine, batch_size=batch_size or self.plan.batch_size)
         self._set_batches(self.plan.batch_size)
@@ -96,9 +96,9 @@ class Evaluator:
         """The observables at `points` [P, axes]; with `rise` the error of the rise, with `keep` all losses.
 
         Args:
-            before: what is known of the first blocks of samples, which are not evaluated again.
+            before: known moments of the first blocks of samples, which are not evaluated again.
         """
-        # Row by row, as the points of a row share most of the work of setting their weights.
+        # Row by row: the points of a row share most of the work of setting their weights.
         order = np.lexsort(points.T[::-1]) if points.shape[1] else np.arange(len(points))
         known = before and Before(before.blocks, before.moments[order])
 
@@ -121,11 +121,11 @@ class Evaluator:
             self._running().leave_states()
 
     def within_memory(self, compute: Callable[[], Result]) -> Result:
-        """Call `compute`; where the memory does not suffice, again with half the batch, as often as it takes.
+        """Call `compute`; while memory does not suffice, halve the batch and call it again.
 
-        Batches that the data itself cuts stay whole: what `compute` raises is raised at once.
-        Each call starts from the planned batch size. `batch_size` tells afterwards what was used: the values are
-        the same up to rounding only.
+        Batches that the data itself cuts stay whole: then running out of memory raises at once. Each call starts from
+        the planned batch size; `batch_size` is afterwards the one that was used. Values of other batch sizes agree up
+        to rounding only.
         """
         if self.batch_size != self.plan.batch_size:
             self._use_batches(self.plan.batch_size)
@@ -138,18 +138,18 @@ class Evaluator:
             self._use_batches(self.batch_size // 2)
 
     def plan_with_fitting_batches(self) -> Plan:
-        """Take the batch size that `within_memory` ended with for the planned one, and return the plan with it."""
+        """Make the batch size that `within_memory` ended with the planned one, and return the plan with it."""
         self._plan = replace(self.plan, batch_size=self.batch_size)
         return self.plan
 
     def time_batches(self, count: int, point: Sequence[float], neighbours: int = 1) -> float:
-        """Seconds per point that the first `count` batches take, the setting of weights among them.
+        """Seconds per point for the first `count` batches, including the setting of weights.
 
         Args:
-            neighbours: points of a row that are computed together, where the engine gains by it.
+            neighbours: points of a row that are computed together, if the engine gains by it.
         """
         walk = self.walk()
-        # Statistics that are taken anew at a point cost the same with every engine.
+        # Recomputing statistics at a point costs the same with every engine.
         walk = replace(walk, batches=partial(self._feed.batches, count), recalibrates=False)
         points = [list(point)] * walk.together(neighbours)
         with arithmetic(self.plan, self.device), torch.no_grad():
@@ -161,7 +161,7 @@ class Evaluator:
             return (time.perf_counter() - start) / len(points)
 
     def twin(self, plan: Plan) -> Evaluator:
-        """Another evaluator of the same landscape, with another plan; the samples are shared where it can be."""
+        """Another evaluator of the same landscape with another plan; it shares the samples if possible."""
         of_problem = self.model, self._feed.samples, self.observe
         return Evaluator(*of_problem, plan, self.device, self._origin, self.directions, self.on_point, self._limit)
 
@@ -177,7 +177,7 @@ class Evaluator:
 
     @property
     def samples(self) -> int:
-        """How many samples every value is the mean over."""
+        """The number of samples that every value is the mean over."""
         return self.held_samples.length
 
     @property
@@ -192,7 +192,7 @@ class Evaluator:
 
     @property
     def evaluated_model(self) -> nn.Module:
-        """The private copy of the model, which is what is evaluated."""
+        """The private copy of the model that is evaluated."""
         return self._loaded.model
 
     @property
@@ -202,11 +202,11 @@ class Evaluator:
 
     @property
     def rewrites(self) -> Mapping[str, Rewrite]:
-        """What the engine has installed in the model, by name."""
+        """The rewrites that the engine has installed in the model, by name."""
         return self._running().rewrites
 
     def possible_options(self) -> tuple[str, ...]:
-        """The options of an engine that change anything for this model."""
+        """The engine options that would change something for this model."""
         return self._running().possible_options()
 
     def _set_batches(self, batch_size: int) -> None:
@@ -228,7 +228,7 @@ class Evaluator:
     def _stop(self) -> None:
         if self._current is not None:
             self._current.close()
-        self._current = None  # nothing holds the memory of the engine any more
+        self._current = None  # frees the engine's memory
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -238,7 +238,7 @@ class Evaluator:
         return self._current
 
     def _start(self, weights: MovingWeights) -> RunningModel:
-        feed, loaded = self._feed, self._loaded  # and not this evaluator, which nothing that it holds may keep alive
+        feed, loaded = self._feed, self._loaded  # the closures below must not keep this evaluator alive
         target = RewriteTarget(
             loaded.model, loaded.state, weights, self.observe, self.plan, self.device, lambda: next(feed.batches(1))[1],
             feed.resident, loaded.hides_writes, feed.counts, feed.same_shapes, loaded.activations,
@@ -246,7 +246,7 @@ class Evaluator:
         return RunningModel(loaded, target)
 
     def walk(self, before: Before | None = None) -> Walk:
-        """How it goes through points, beginning after the blocks of samples that are known."""
+        """The engine's order of computing points, starting after the known blocks of samples."""
         if self._running().lacks_ranges:
             with arithmetic(self.plan, self.device), torch.no_grad():
                 self._walk_from(None).take_ranges()
@@ -259,7 +259,8 @@ class Evaluator:
         return walk(self._running(), batches, self.samples, self._batching.begins, self.on_point, recalibrates)
 
     def _reduction(self, origin: Pieces | None = None, before: Before | None = None, keep: bool = False) -> Reduction:
-        return reduction_of(self.plan, self._batching, self.observe, origin, before, keep)
+        first = self._batching.of_block(before.blocks) if before else 0
+        return Reduction(self._batching, origin and origin[first:], terms_of(self.observe), before, keep)
 
     def _at_origin(self) -> Pieces:
         if self.batch_size not in self._origin_pieces:
@@ -269,7 +270,7 @@ class Evaluator:
         return self._origin_pieces[self.batch_size]
 
     def _known_at_origin(self) -> Pieces | None:
-        """ℓᵢ(0) of every sample; None where user code raises there, which the tile around the origin will report."""
+        """ℓᵢ(0) of every sample; None if user code raises there, which the tile at the origin will report."""
         try:
             return self._at_origin()
         except Exception as error:
@@ -278,10 +279,10 @@ class Evaluator:
             return None
 
     def _compute_undisturbed(self, compute: Callable[[], Values]) -> Values:
-        """What `compute` returns; it is called again where user code has written to the model without being noticed.
+        """Call `compute`, and call it again if user code has written to the model unnoticed.
 
         Raises:
-            SamplesChanged: it has written to the samples.
+            SamplesChanged: user code has written to the samples.
         """
         self._unchanged.remember()
         while True:
@@ -302,7 +303,7 @@ class Evaluator:
         with arithmetic(self.plan, self.device), torch.no_grad():
             for number, pieces in enumerate(points()):
                 if number == 0 and len(places) > 1:
-                    self._refuse_writes()  # a write that the next point undoes could not be seen at the end
+                    self._refuse_writes()  # at the end, a write that the next point undoes would go unseen
                 reduction.add(pieces)
             return replace(reduction.values(places), seconds=time.perf_counter() - start)
 
@@ -310,9 +311,9 @@ class Evaluator:
 # ----------------------------------------------------------------------------------------------------
 # The orders in which points are computed: one by one, row by row within each batch, or several at once.
 #
-# Evaluating and timing use the same order, so that the time measured is the time that a landscape takes.
+# Evaluating and timing use the same order, so the measured time is that of the landscape.
 
-LARGEST_GROUP = 1 << 22  # values of one observable that a group of points may have, as all are kept until its end
+LARGEST_GROUP = 1 << 22  # values of one observable in a group of points: all are kept until the group ends
 
 Point = Sequence[float]
 
@@ -322,11 +323,11 @@ class Walk(ABC):
     """An order in which a running model computes points.
 
     Args:
-        batches: returns an iterator over all numbered batches of samples, at every call.
+        batches: returns a new iterator over all numbered batches of samples.
         samples: how many samples the batches hold.
         begins: the number of the block that begins with a batch, by the number of the batch.
-        on_point: is called before points, so that a caller sees progress; what it raises ends the walk.
-        recalibrates: whether running statistics are computed anew at every point, in a pass of its own.
+        on_point: is called before points, for progress; an exception that it raises ends the walk.
+        recalibrates: whether running statistics are recomputed at every point, in a separate pass.
     """
 
     running: RunningModel
@@ -345,7 +346,7 @@ class Walk(ABC):
 
     @abstractmethod
     def together(self, neighbours: int) -> int:
-        """How many points are computed together, where a row has this many of them."""
+        """How many points are computed together in a row of `neighbours` points."""
 
     def states(self, states: Sequence[State]) -> Iterator[Pieces]:
         """The observables at whole sets of weights, one by one."""
@@ -355,7 +356,7 @@ class Walk(ABC):
             yield self._observed(is_point=False)
 
     def take_ranges(self) -> None:
-        """Take the ranges that activations have at the origin, over all batches."""
+        """Measure the ranges of activations at the origin, over all batches."""
         self.on_point()
         with self.running.taking_ranges():
             self._observed(is_point=False)
@@ -366,10 +367,10 @@ class Walk(ABC):
         return [self.running.observe(index if is_point else None, batch) for index, batch in self._seeded()]
 
     def _seeded(self) -> Iterator[tuple[int, Batch]]:
-        """The batches, the generators seeded at the beginning of every block.
+        """The batches; the random generators are seeded at the beginning of every block.
 
-        Common random numbers: a stochastic `observe` draws the same ones at every point, in every order; and the same
-        for a block, whatever samples come before it.
+        Common random numbers: a stochastic `observe` draws the same numbers at every point, in every order, and for a
+        block the same ones whatever samples come before it.
         """
         seed = self.running.plan.seed
         for index, batch in self.batches():
@@ -391,16 +392,16 @@ class Singles(Walk):
             yield self._observed(is_point=True)
 
     def together(self, neighbours: int) -> int:
-        """1, as no point shares anything with another."""
+        """1: points share nothing."""
         return 1
 
 
 @dataclass(frozen=True)
 class RowOrder(Walk):
-    """Row by row, the points of a row within each batch, for engines that compute once what a row shares."""
+    """Row by row, all points of a row on each batch, for engines that compute the shared part of a row once."""
 
     def points(self, points: Sequence[Point]) -> Iterator[Pieces]:
-        """Row by row; the points of a row are evaluated within each batch."""
+        """Row by row; all points of a row are evaluated on one batch before the next batch."""
         at_once = max(1, LARGEST_GROUP // self.samples)
         for _, neighbours in itertools.groupby(points, lambda point: point[:-1]):
             row = list(neighbours)
@@ -428,7 +429,7 @@ class RowOrder(Walk):
 
 @dataclass(frozen=True)
 class Stacks(Walk):
-    """As many points at once as the engine stacks; a last group is filled up, as another shape gives other bits."""
+    """As many points at once as the engine stacks; the last group is filled up, as another shape gives other bits."""
 
     def points(self, points: Sequence[Point]) -> Iterator[Pieces]:
         """Group by group; the last one is filled up with its last point, whose values are dropped."""

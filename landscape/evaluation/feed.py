@@ -1,7 +1,7 @@
-"""Give the model its samples batch by batch: all of them stay on the device, or each batch is copied to it in turn.
+"""Feed the model its samples batch by batch: all samples stay on the device, or each batch is copied to it in turn.
 
-Both give the same bits. Kernels choose their instructions by the alignment of their inputs, so a streamed batch is
-aligned as it would be among all samples.
+Both give the same bits. Kernels choose their instructions by the alignment of their inputs, so a streamed batch gets
+the alignment that it would have among all samples.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from landscape.problem.batches import (
 )
 
 # ----------------------------------------------------------------------------------------------------
-# Batches of any structure for the model: all of them kept on the device where they fit, else made for each point.
+# Batches of any structure: all are kept on the device if they fit, otherwise made for each point.
 
-MOST_SHAPES = 4  # of batches; where there are more, an engine that prepares each shape would prepare too many
+MOST_SHAPES = 4  # of batches, for an engine that prepares code for each shape
 
 Edge = tuple[int, int]  # a batch's first sample, and the one after its last
 Key = tuple[int, torch.device, torch.dtype, tuple[Edge, ...]]
@@ -45,10 +45,10 @@ log = logging.getLogger("landscape")
 
 
 class Counts:
-    """How many values `observe` returns for each batch: one for each sample, or as many as at the first point.
+    """How many values `observe` returns for each batch: one per sample, or as many as at the first point.
 
     Args:
-        samples: knows how many values a batch must have, where that is known.
+        samples: gives the number of values of a batch, if known.
     """
 
     def __init__(self, samples: Samples) -> None:
@@ -57,17 +57,17 @@ class Counts:
         self._seen: dict[Edge, int] = {}
 
     def begin(self, edge: Edge) -> None:
-        """To be called before `observe` gets the batch that begins and ends at this edge."""
+        """Call this before `observe` gets the batch of this edge."""
         self._edge = edge
 
     def expected(self, batch: Batch, values: Any) -> int | None:
-        """How many values each observable of the batch must have; None where it is what `observe` returns.
+        """How many values each observable of the batch must have; None if `values` holds no losses.
 
         Args:
-            values: what `observe` returned for the batch.
+            values: the return value of `observe` for the batch.
 
         Raises:
-            JobError: `values` has another number of losses than before, or than the problem's `length` gives.
+            JobError: the number of losses differs from an earlier point's, or from the problem's `length`.
         """
         given = self._samples.count(*self._edge, batch)
         returned = _losses(values)
@@ -90,7 +90,7 @@ class Counts:
 
     @property
     def other_than_samples(self) -> str:
-        """A batch whose values are not one for each sample, in words; empty where there is none."""
+        """A batch that has not one value per sample, in words; empty if there is none."""
         for (start, stop), count in self._seen.items():
             if count != stop - start:
                 return f"{count} values for the first {stop - start} samples" if start == 0 else f"{count} values"
@@ -98,16 +98,16 @@ class Counts:
 
 
 def _losses(values: Any) -> int | None:
-    """The number of losses; None where what was returned is refused anyway."""
+    """The number of losses; None for a return value that is refused later."""
     loss = values.get("loss") if isinstance(values, Mapping) else None
     return len(loss) if isinstance(loss, Tensor) and loss.dim() == 1 else None
 
 
 class _Kept:
-    """Batches on a device, shared by the evaluators that cut the same samples alike: the search compares two."""
+    """Batches on a device, shared by evaluators that cut the same samples alike, such as the two of a search."""
 
     def __init__(self, samples: Samples, batches: list[Batch]) -> None:
-        self.samples, self.batches = samples, batches  # the samples live as long, so that their number is theirs alone
+        self.samples, self.batches = samples, batches  # holding the samples keeps their id() unique
         self.size = tensor_bytes(batches)
 
 
@@ -115,18 +115,18 @@ _KEPT: WeakValueDictionary[Key, _Kept] = WeakValueDictionary()
 
 
 class AnyShape:
-    """The batches are what `Samples.batch` makes, moved to the device whole and with their floating-point type.
+    """Batches made by `Samples.batch`, moved to the device whole, floating-point tensors in the type to compute in.
 
     Args:
-        limit: bytes of batches on the device above which none is kept there. They are then kept on the host, where
-            that is another memory and has room, and otherwise made anew each time.
+        limit: bytes of batches above which none is kept on the device. They are then kept on the host, if the host has
+            separate memory with room, and otherwise made anew each time.
     """
 
     def __init__(self, samples: Samples, device: torch.device, dtype: torch.dtype, limit: int) -> None:
         self.samples, self._device, self._dtype, self._limit = samples, device, dtype, limit
         self.counts = Counts(samples)
         self.resident = True
-        self.generation = 0  # how often batches were made for other edges, and so in other memory
+        self.generation = 0  # how often batches were made for other edges, hence in other memory
         self._edges: list[Edge] = []
         self._kept = _Kept(samples, [])  # on the device, all of them or none
         self._on_host: dict[int, Batch] = {}
@@ -148,7 +148,7 @@ class AnyShape:
             self._kept = _KEPT[key] = kept
 
     def _make_fitting(self) -> list[Batch]:
-        """All batches on the device; fewer where they do not fit."""
+        """All batches on the device; only the first ones if not all fit."""
         batches: list[Batch] = []
         size = 0
         for index in range(len(self._edges)):
@@ -187,7 +187,7 @@ class AnyShape:
 
     @property
     def same_shapes(self) -> bool:
-        """Whether the batches have so few shapes that something can be prepared for each."""
+        """Whether the batches have few enough shapes to prepare code for each."""
         shapes = {tuple(tensor.shape for tensor in dense_tensors_in(batch)) for batch in self._kept.batches}
         return self.resident and len(shapes) <= MOST_SHAPES
 
@@ -198,7 +198,7 @@ ALIGNMENT = 512  # bytes: CUDA aligns allocations to this many, and the CPU to a
 
 
 class Resident:
-    """All samples on the device in the type to compute in, once; the batches are views of them."""
+    """All samples on the device in the type to compute in; batches are views of them."""
 
     resident = same_shapes = True
     generation = 0  # the samples are the same memory in all batches
@@ -227,10 +227,10 @@ class Resident:
 
 
 class Streamed:
-    """The samples stay in host memory or on disk, in their own type, and each batch is copied to the device in turn.
+    """The samples stay in host memory or on disk in their own type, and each batch is copied to the device in turn.
 
-    On a CUDA device the next batch is copied on a stream of its own, through a buffer in pinned memory, while the
-    current one is computed. It is converted on the device, so that images of one byte a pixel are copied as bytes.
+    On a CUDA device the next batch is copied on a separate stream, through a pinned buffer, while the current batch is
+    computed. It is converted on the device, so images of one byte per pixel are copied as bytes.
     """
 
     resident, same_shapes = False, True
@@ -263,7 +263,7 @@ class Streamed:
             yield from enumerate(self._copy_ahead(edges, self._side), first)
 
     def _copy_ahead(self, edges: Sequence[Edge], side: torch.cuda.Stream) -> Iterator[Batch]:
-        side.synchronize()  # an earlier iteration that was not finished may still be copying from the buffers
+        side.synchronize()  # an abandoned earlier iteration may still be copying from the buffers
         self._pinned = self._pinned or self._buffers()
         compute = torch.cuda.current_stream(self._device)
         computed: list[torch.cuda.Event] = []
@@ -272,13 +272,13 @@ class Streamed:
             batch, arrived = following
             compute.wait_event(arrived)
             for tensor in tensors_of(batch):
-                tensor.record_stream(compute)  # or the other stream, which allocated it, may reuse it too soon
+                tensor.record_stream(compute)  # otherwise the stream that allocated it may reuse it too soon
             yield batch
             computed.append(compute.record_event())
             if index + 1 < len(edges):
                 if index > 0:
-                    # Wait for the batch before this one: its buffer is the next to be written to, and at most two
-                    # batches take memory on the device.
+                    # Wait for the previous batch: its buffer is written to next, and at most two batches take memory
+                    # on the device.
                     computed[index - 1].synchronize()
                 following = self._send(edges[index + 1], (index + 1) % 2, side)
 
@@ -300,7 +300,7 @@ class Streamed:
         return tensors_of(self.samples.rows)
 
     def _place(self, tensor: Tensor, edge: tuple[int, int], pinned: Tensor | None = None) -> Tensor:
-        """The rows of a batch on the device, converted, with the alignment that they would have among all samples."""
+        """The rows of a batch on the device, converted, aligned as they would be among all samples."""
         start, end = edge
         rows, dtype = tensor[start:end], computed_type(tensor, self._dtype)
         if not _is_copied(tensor, self._device, dtype):
@@ -317,12 +317,12 @@ Feed = Resident | Streamed | AnyShape
 
 
 def make_feed(samples: Samples | Batch, device: torch.device, dtype: torch.dtype, limit: int | None = None) -> Feed:
-    """The samples as they suit the device.
+    """A feed of the samples that suits the device.
 
     Args:
-        dtype: what floating-point samples are computed in; integers stay what they are.
-        limit: bytes to be copied to the device above which they stream; default: a share of its free memory. Samples
-            that are there already in the type to compute in need no copy.
+        dtype: the type to compute floating-point samples in; integers stay as they are.
+        limit: bytes to copy above which samples stream to the device; default: a share of its free memory. Samples
+            that are on the device already, in the type to compute in, need no copy.
     """
     samples = as_samples(samples)
     limit = device_limit(device) if limit is None else limit
@@ -334,7 +334,7 @@ def make_feed(samples: Samples | Batch, device: torch.device, dtype: torch.dtype
 
 
 def computed_type(tensor: Tensor, dtype: torch.dtype) -> torch.dtype:
-    """Floating-point tensors are computed in the plan's type; integers stay what they are."""
+    """The type that a tensor is computed in: the plan's `dtype` for floating point; integers keep theirs."""
     return dtype if tensor.is_floating_point() else tensor.dtype
 
 
@@ -348,7 +348,7 @@ def _is_copied(tensor: Tensor, device: torch.device, dtype: torch.dtype) -> bool
 
 
 # ----------------------------------------------------------------------------------------------------
-# How the samples of a landscape are cut into batches, and the batches gathered into blocks, by its plan alone.
+# How the plan alone cuts the samples of a landscape into batches, and gathers the batches into blocks.
 
 
 @dataclass(frozen=True)
@@ -357,8 +357,8 @@ class Batching:
 
     Attributes:
         edges: where every batch begins and ends.
-        blocks: how many batches each block has; more than one where planned batches were cut to fit the memory.
-        complete: how many blocks, from the first, stay what they are when samples are added.
+        blocks: how many batches each block has; more than one if planned batches were cut to fit the memory.
+        complete: how many blocks, from the first, stay the same when samples are added.
     """
 
     edges: tuple[Edge, ...]
@@ -387,13 +387,13 @@ class Batching:
 def batching_of(samples: int, plan: Plan, batch_size: int, cuts: Sequence[Edge] | None = None) -> Batching:
     """The batches of so many samples.
 
-    A planned batch is a block: samples [k·B, (k+1)·B), and what is left at the end. Where layers use the statistics of
-    a batch no batch must be much smaller than the others, and the sizes differ by at most one.
+    A planned batch is a block: samples [k·B, (k+1)·B), and the rest at the end. If layers use the statistics of a
+    batch, no batch may be much smaller than the others: then the sizes differ by at most one.
 
     Args:
-        batch_size: samples of a batch at most; smaller than planned where planned batches do not fit the memory. They
-            are then cut one by one, so that blocks stay what they are.
-        cuts: where the batches begin and end that cannot be cut otherwise; each of them is a block.
+        batch_size: samples of a batch at most; smaller than planned if planned batches do not fit the memory. Planned
+            batches are then cut one by one, so blocks stay the same.
+        cuts: where batches begin and end, if the data itself cuts them; each of these batches is a block.
 
     Example:
         >>> plan = Plan(batch_size=4, threads=1, device="cpu")
@@ -415,9 +415,9 @@ def _cut(samples: int, size: int) -> list[Edge]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Checksums of tensors, computed on their device: they show writes that pass torch's version counters too.
+# Checksums of tensors, computed on their device: they also show writes that bypass torch's version counters.
 
-COLUMNS = 61  # a prime: two words that are exchanged change the sum, unless their distance is a multiple of it
+COLUMNS = 61  # a prime: two exchanged words change the sum, unless their distance is a multiple of it
 WORD = 8  # bytes
 
 
@@ -445,11 +445,11 @@ def _checksum(tensor: Tensor) -> Tensor:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Check that user code has not written to the samples; where it has, the job ends.
+# Check that user code has not written to the samples; otherwise the job ends.
 
 
 class SamplesChanged(NotRetried):
-    """User code has written to the samples: no value that is computed from here on in this process would be right."""
+    """User code has written to the samples: every later value of this process would be wrong."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -458,11 +458,11 @@ class SamplesChanged(NotRetried):
 
 
 class UnseenWriteError(Exception):
-    """User code has written to the model past torch's counters: the values so far are to be computed again."""
+    """User code has bypassed torch's counters and written to the model: compute the values so far again."""
 
 
 class UnchangedSamples:
-    """The samples of a feed, compared with what they were before the first value was computed."""
+    """Compares the samples of a feed with what they were before the first value was computed."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
@@ -470,12 +470,12 @@ class UnchangedSamples:
         self._generation: int | None = None
 
     def remember(self) -> None:
-        """Keep checksums of the samples as they are now, where they were not kept of the same memory before."""
+        """Keep checksums of the samples, unless those of the same memory are kept already."""
         if self._generation != self._feed.generation:
             self._sums, self._generation = self._sums_now(), self._feed.generation
 
     def check(self) -> None:
-        """Raises SamplesChanged where the samples are not what was remembered."""
+        """Raises SamplesChanged if the samples have changed since `remember`."""
         if self._generation == self._feed.generation and self._sums_now() != self._sums:
             raise SamplesChanged
 
@@ -484,5 +484,5 @@ class UnchangedSamples:
 
 
 def marks(tensors: Sequence[Tensor]) -> list[tuple[Any, ...]]:
-    """What changes of each tensor when it is written to, or given other memory: counter, address, shape, strides."""
+    """Per tensor the properties that change with a write or other memory: counter, address, shape, strides."""
     return [(tensor._version, tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in tensors]

@@ -135,9 +135,9 @@ class WeightRounding:
     """Rounds the weights of a model, each tensor by itself.
 
     Args:
-        quantise: how.
-        infos: of the tensors that are rounded, by name.
-        scales: of these tensors [rows, 1], where they are those of the origin; empty where each point has its own.
+        quantise: bits and granularity.
+        infos: the rounded tensors, by name.
+        scales: of these tensors [rows, 1], if they are those of the origin; empty if each point has its own.
     """
 
     quantise: Quantisation
@@ -146,13 +146,13 @@ class WeightRounding:
 
     @classmethod
     def of(cls, model: nn.Module, quantise: Quantisation | None) -> WeightRounding:
-        """What is rounded of a model; nothing where nothing, or activations alone, are quantised."""
+        """The rounding of a model's weights; of no tensor if only activations, or nothing, is quantised."""
         if quantise is None or not quantise.weights:
             return NOTHING_ROUNDED
         return cls(quantise, {info.name: info for info in rounded_weights(model)})
 
     def at_origin(self, origin: Mapping[str, Tensor]) -> WeightRounding:
-        """The same rounding for these weights at the origin, from which it takes the scales where it is asked to."""
+        """The same rounding for this origin; takes its scales from the origin if `quantise` says so."""
         if self.quantise.scale != "origin":
             return self
         scales = {
@@ -161,10 +161,9 @@ class WeightRounding:
         return WeightRounding(self.quantise, self.infos, scales)
 
     def round_in_place(self, name: str, tensor: Tensor) -> None:
-        """Round a tensor of this name, in whatever memory format it lies; nothing where it is not to be rounded.
+        """Round the tensor of this name, in any memory format; nothing if it is not among the rounded ones.
 
-        It is computed in float32, or in float64 where the tensor is of that: a tensor in bfloat16 gets what is nearest
-        in bfloat16.
+        Computed in float32, or in float64 for a float64 tensor; a bfloat16 tensor gets the nearest bfloat16 numbers.
         """
         info = self.infos.get(name)
         if info is None:
@@ -177,7 +176,7 @@ class WeightRounding:
         tensor.copy_(rounded.reshape(info.shape) if self._whole else filter_unview(rounded, info))
 
     def levels_of_rows(self, name: str, rounded: Tensor) -> tuple[Tensor, Tensor]:
-        """Of each output channel the largest rounded weight, and how many steps that is: [channels] each."""
+        """Per output channel the largest rounded weight, and how many steps that is: [channels] each."""
         scales = self.scales.get(name)
         if scales is None:
             scales = scales_of(self._rows(name, rounded), self.quantise.bits)
@@ -185,7 +184,7 @@ class WeightRounding:
         return largest, (largest / scales[:, 0]).nan_to_num(0.0).round()
 
     def changes_per_length(self, name: str, origin: Tensor, direction: Tensor) -> float:
-        """About how many weights of a tensor change their level per unit of length along a direction: Σ abs(d) / s."""
+        """About how many weights of a tensor change their level per unit of length along a direction: Σ abs(d)/s."""
         scales = scales_of(self._rows(name, origin), self.quantise.bits)
         steps = 2 * scales if self.quantise.bits == 1 else scales
         rates = self._rows(name, direction).abs() / steps
@@ -205,9 +204,9 @@ NOTHING_ROUNDED = WeightRounding(Quantisation(8, weights=False), {})
 
 
 def rounded_weights(model: nn.Module) -> tuple[ParameterInfo, ...]:
-    """What is rounded of a model: its real floating-point weights of two dimensions or more, frozen ones as well.
+    """The weights of a model that are rounded: real floating point, two dimensions or more, frozen ones included.
 
-    Biases and what normalisation layers hold are left as they are, as in quantisation after training.
+    Biases and the tensors of normalisation layers are not rounded, as in quantisation after training.
     """
     kinds = {name: parameter for name, parameter in model.named_parameters() if parameter.is_floating_point()}
     return tuple(
@@ -220,11 +219,11 @@ def rounded_weights(model: nn.Module) -> tuple[ParameterInfo, ...]:
 class ActivationRounding:
     """Rounds the inputs of a model's linear layers and convolutions, once their ranges are known.
 
-    A layer that the model does not call as a module, as attention calls its output projection by its weight alone, has
-    no input that could be seen: it is left as it is.
+    The input of a layer that is not called as a module is not rounded, since no hook sees it: attention, for example,
+    uses only the weight of its output projection.
 
     Args:
-        model: gets a hook before each of these layers, for good.
+        model: gets a permanent hook before each of these layers.
     """
 
     def __init__(self, model: nn.Module, bits: int) -> None:
@@ -237,7 +236,7 @@ class ActivationRounding:
 
     def _hook(self, name: str, module: nn.Module) -> None:
         def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            # Layers derived from torch's may call it by another name.
+            # Layers derived from torch's may give the argument another name.
             by = next((key for key, value in kwargs.items() if isinstance(value, Tensor)), "input")
             if self._watching:
                 self._see(name, args[0] if args else kwargs[by])
@@ -257,25 +256,25 @@ class ActivationRounding:
         given = values.detach()
         low, high = torch.aminmax(given if given.dtype is torch.float64 else given.float())
         before = self._seen.get(name, (low, high))
-        # Not Python's min and max, which would lose a NaN.
+        # Python's min and max would lose a NaN.
         self._seen[name] = torch.minimum(before[0], low), torch.maximum(before[1], high)
 
     def range_of(self, name: str) -> AffineRange | None:
-        """The range of the input of a layer; None where it is not known."""
+        """The range of a layer's input; None if it is not known."""
         return None if self._ranges is None else self._ranges.get(name)
 
     @property
     def knows_ranges(self) -> bool:
-        """Whether the ranges were taken."""
+        """Whether the ranges were measured."""
         return self._ranges is not None
 
     def forget(self) -> None:
-        """Round nothing until the ranges are taken again, as the origin is another."""
+        """Forget the ranges, for another origin; nothing is rounded until they are measured again."""
         self._ranges = None
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Take the ranges from what the layers get meanwhile, unrounded; none where the block raises."""
+        """Measure the ranges from the unrounded inputs within the block; no ranges if the block raises."""
         self._seen, self._ranges, self._watching = {}, None, True
         try:
             yield

@@ -1,12 +1,12 @@
-"""What a model holds beside its weights: plain attributes, containers, tensors and generators, put back as they were.
+"""A model's state beside its weights: plain attributes, containers, tensors and generators, restored before each point.
 
-A forward pass may count, cache or assign. All of that is put back before the next point, so that the value of a point
-depends on the point alone. A change is seen by the identity of objects, since those of the start are kept alive here.
-Before every point one comparison of all containers together shows whether anything may have changed; only then is each
-one compared by itself.
+A forward pass may count, cache or assign. All of that is undone before the next point, so the value of a point depends
+on the point alone. Changes are found by the identity of objects, since the original objects are kept alive here.
+Before every point, one comparison of all containers together shows whether anything may have changed; only then is
+each container compared by itself.
 
-Members of large containers, and writes past torch's version counters (`tensor.data`, NumPy), are looked for after the
-first point of a task and at its end alone. A change that is made at a later point and undone before the end is missed.
+Members of large containers, and writes that bypass torch's version counters (`tensor.data`, NumPy), are checked only
+after the first point of a task and at its end. A change made at a later point and undone before the end is missed.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from landscape.evaluation.feed import checksums
 from landscape.problem.user_code import kept_alive
 
 # ----------------------------------------------------------------------------------------------------
-# Tensors, NumPy arrays and generators that a model holds beside its weights: their values, and putting them back.
+# Tensors, NumPy arrays and generators that a model holds beside its weights, and restoring their values.
 
 GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 
 
 class Array:
-    """A tensor that is neither parameter nor buffer, or a NumPy array: where it lies, and its values."""
+    """A tensor that is neither parameter nor buffer, or a NumPy array: its memory and its values."""
 
     def __init__(self, name: str, array: Any) -> None:
         self.name, self.always = name, False
@@ -50,11 +50,11 @@ class Array:
         return *layout, tensor.requires_grad, tensor.grad is None
 
     def changed(self) -> bool:
-        """Whether it was written to, moved or replaced since the last `restore`, as far as torch's counters show it."""
+        """Whether it was written to, moved or replaced since the last `restore`, by torch's counters."""
         return self.always or self._now() != self._mark
 
     def restore(self) -> None:
-        """Put back its values, its memory, and whether it wants a gradient."""
+        """Restore its values, its memory and its `requires_grad`."""
         if not self._tensor.is_leaf:
             self._tensor.detach_()
         self._tensor.requires_grad_(self._wants_gradient).grad = None
@@ -64,17 +64,17 @@ class Array:
 
 
 def is_plain(array: Tensor | np.ndarray) -> bool:
-    """Whether it has values of its own that can be kept and put back."""
+    """Whether the array has its own values, which can be kept and restored."""
     if isinstance(array, np.ndarray):
         return array.flags.writeable and array.dtype.kind in "biufc" and array.dtype.isnative and array.size > 0
     strided = type(array) in (Tensor, nn.Parameter) and array.layout is torch.strided and array.is_leaf
     own = strided and not (array.is_meta or array.is_quantized or array.is_inference())
-    # An expanded tensor cannot be written to, and so needs no keeping.
+    # An expanded tensor cannot be written to, so its values need not be kept.
     return own and not any(step == 0 and size > 1 for step, size in zip(array.stride(), array.shape, strict=True))
 
 
 def generator_state(generator: Any) -> Any:
-    """The state of one of `GENERATORS`, to be given to `set_generator_state`."""
+    """The state of one of `GENERATORS`, for `set_generator_state`."""
     if isinstance(generator, random.Random):
         return generator.getstate()
     return generator.bit_generator.state if isinstance(generator, np.random.Generator) else generator.get_state()
@@ -91,13 +91,13 @@ def set_generator_state(generator: Any, state: Any) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Dicts, attributes, lists and sets of a model: what they held at first, whether it changed, and putting it back.
+# Dicts, attributes, lists and sets of a model: their original content, whether it changed, and restoring it.
 
-OURS = "forward"  # attribute of a module by which engines take over its calls
+OURS = "forward"  # attribute of a module by which engines replace its calls
 
 
 class NamedMembers:
-    """A dict, or the attributes of an object: which names there are, and which objects they name."""
+    """A dict, or the attributes of an object: its names, and the objects that they name."""
 
     def __init__(self, name: str, items: MutableMapping[Any, Any]) -> None:
         self.container, self.name, self.always = items, name, False
@@ -119,13 +119,13 @@ class NamedMembers:
         return self.has_another_length() or not all(map(is_, now, self._values))
 
     def names_changed(self) -> list[str]:
-        """The full names of what is new, gone, or another object."""
+        """The full names of members that are new, gone, or another object."""
         keys = [*self._keys, *(key for key in self.container if key not in self.before and key != OURS)]
         changed = [key for key in keys if self.container.get(key, self) is not self.before.get(key, self)]
         return [joined_name(self.name, key) for key in changed]
 
     def restore(self) -> None:
-        """Put back the names and their objects, in their first order."""
+        """Restore the names and their objects, in the original order."""
         ours = {OURS: self.container[OURS]} if OURS in self.container else {}
         self.container.clear()
         self.container.update(self.before)
@@ -156,16 +156,16 @@ class Members:
         return [self.name]
 
     def restore(self) -> None:
-        """Put back the members in their first order."""
+        """Restore the members, in the original order."""
         self.container.clear()
         add = self.container.update if isinstance(self.container, set) else self.container.extend
         add(self.before)
 
 
 class Slots(MutableMapping[str, Any]):
-    """The attributes of an object that its classes keep in `__slots__`, as a mapping; private names as they are stored.
+    """The attributes of an object that its classes keep in `__slots__`, as a mapping; private names in mangled form.
 
-    They are read and set past the object's own `__getattr__` and `__setattr__`.
+    They are read and set without the object's own `__getattr__` and `__setattr__`.
     """
 
     def __init__(self, of: Any) -> None:
@@ -176,7 +176,7 @@ class Slots(MutableMapping[str, Any]):
 
     @property
     def has_any(self) -> bool:
-        """Whether there is a slot at all, be it filled or not."""
+        """Whether there is any slot, filled or not."""
         return bool(self._members)
 
     def __getitem__(self, name: str) -> Any:
@@ -205,16 +205,16 @@ def joined_name(name: str, key: Any) -> str:
 
 # ----------------------------------------------------------------------------------------------------
 
-LARGE = 2000  # members of a container, such as a vocabulary, that are not compared before every point
-OUR_HOOKS = "_forward_pre_hooks"  # through which layers are watched
-REGISTERS = ("_parameters", "_buffers", "_modules")  # of a module: what they hold goes by its own name
+LARGE = 2000  # members: larger containers, such as a vocabulary, are not compared before every point
+OUR_HOOKS = "_forward_pre_hooks"  # layers are watched by these
+REGISTERS = ("_parameters", "_buffers", "_modules")  # of a module: not part of the names of their members
 
 
 class ModuleState:
-    """The state of `model` beside the values of its parameters and buffers, as it is now.
+    """The current state of `model` beside the values of its parameters and buffers.
 
     Args:
-        copied: the objects that are the model's own; others, which it shares with the process, are left alone.
+        copied: the model's own objects; objects that it shares with the process are left alone.
     """
 
     def __init__(self, model: nn.Module, copied: Sequence[Any]) -> None:
@@ -227,7 +227,7 @@ class ModuleState:
         self._empty = [group for group in self._groups if not group.container]
         self._filled = [group for group in self._groups if 0 < len(group.container) <= LARGE]
         self._large = [group for group in self._groups if len(group.container) > LARGE]
-        # Dicts and lists are compared all at once, which takes half the time; user code may answer for the others.
+        # Dicts and lists are compared all at once, in half the time; comparing the others may call user code.
         plain = [group for group in self._filled if group.is_plain]
         self._others = [group for group in self._filled if not group.is_plain]
         dicts = [group.container for group in plain if isinstance(group, NamedMembers)]
@@ -238,14 +238,14 @@ class ModuleState:
         self._lengths, self._held = [*map(len, self._containers)], [*chain.from_iterable(self._members)]
 
     def changed(self) -> bool:
-        """Whether anything was assigned, added, removed, or written to in place; draws are no change.
+        """Whether anything was assigned, added, removed, or written to in place; drawing random numbers is no change.
 
-        Large containers are compared by their length alone, until `unnoticed` looks closer.
+        Large containers are compared by their length only, until `unnoticed` compares their members.
         """
         return any(self._changed_groups()) or any(array.changed() for array in self._arrays)
 
     def _changed_groups(self) -> Iterator[NamedMembers | Members]:
-        """The containers that hold something else than at first; large ones as far as `changed` compares them."""
+        """The containers whose content has changed; large ones by the rule of `changed`."""
         if not self._are_as_before():
             yield from (group for group in self._empty if group.container)
             yield from (group for group in self._filled if group.changed())
@@ -256,18 +256,18 @@ class ModuleState:
                 yield group
 
     def _are_as_before(self) -> bool:
-        """Whether dicts and lists hold the same objects in the same order; an engine may have added to them."""
+        """Whether dicts and lists hold the same objects in the same order, apart from an engine's additions."""
         if any(self._empty_containers) or [*map(len, self._containers)] != self._lengths:
             return False
         return all(map(is_, chain.from_iterable(self._members), self._held))
 
     def names_changed(self) -> list[str]:
-        """The attributes that are not what they were."""
+        """The names of the changed attributes."""
         names = [name for group in self._groups if group.changed() for name in group.names_changed()]
         return names + [array.name for array in self._arrays if array.changed()]
 
     def restore(self) -> None:
-        """Put everything back as it was."""
+        """Restore everything."""
         for group in [*self._changed_groups()]:
             group.always = True
             group.restore()
@@ -278,7 +278,7 @@ class ModuleState:
             set_generator_state(generator, state)
 
     def unnoticed(self) -> list[str]:
-        """Names of what was written to in a way that `restore` does not see; from now on always put back."""
+        """Names of members that were changed without `restore` noticing; from now on they are always restored."""
         sums = checksums([array.home for array in self._arrays])
         written = [
             array for array, now in zip(self._arrays, sums, strict=True) if array.sum != now and not array.always
@@ -301,7 +301,7 @@ class ModuleState:
                 waiting.extend(self._look_at(name, value))
 
     def _look_at(self, name: str, value: Any) -> Iterator[tuple[str, Any]]:
-        """Keep what a value is, and name what it holds."""
+        """Keep the state of a value, and yield the name and value of each member."""
         if isinstance(value, (torch.jit.ScriptModule, type)):
             return
         if isinstance(value, GENERATORS):
@@ -331,11 +331,11 @@ class ModuleState:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A copy of the user's model that nothing but the evaluation touches.
+# A copy of the user's model that only the evaluation touches.
 
 
 def private_copy(model: nn.Module) -> tuple[nn.Module, list[Any]]:
-    """A deep copy of the model without its gradients' graph, and all objects that were copied for it."""
+    """A deep copy of the model without gradient graphs, and all objects that were copied for it."""
     memo: dict[int, Any] = {}
     try:
         with kept_alive():
@@ -345,7 +345,7 @@ def private_copy(model: nn.Module) -> tuple[nn.Module, list[Any]]:
             f"model: {type(model).__name__} cannot be copied ({one_line(cause)}); return one that copy.deepcopy takes"
         ) from cause
     _refuse_shared(model, copied)
-    copies = dict(copied.named_modules())  # a __deepcopy__ of the user's may leave some out
+    copies = dict(copied.named_modules())  # a user's __deepcopy__ may leave some out
     lost = [
         f"{type(module).__name__}.{slot}"
         for name, module in model.named_modules()
@@ -359,10 +359,10 @@ def private_copy(model: nn.Module) -> tuple[nn.Module, list[Any]]:
 
 
 def _refuse_shared(model: nn.Module, copied: nn.Module) -> None:
-    """Refuse a copy that is none: its weights would be moved, and with them those of the user's own model.
+    """Refuse a copy that shares parameters with the model: moving its weights would move the user's.
 
     Raises:
-        JobError: a __deepcopy__ of the user's returns the model itself, or a model with the same trainable parameters.
+        JobError: a user's __deepcopy__ returns the model itself, or a model with the same trainable parameters.
     """
     own = {key: name for name, parameter in model.named_parameters() for key in _identities(parameter)}
     shared = [own[key] for parameter in copied.parameters() for key in _identities(parameter) if key in own]
@@ -375,8 +375,8 @@ def _refuse_shared(model: nn.Module, copied: nn.Module) -> None:
 
 
 def _identities(parameter: nn.Parameter) -> list[tuple[str, int]]:
-    """By what a parameter that is moved is known again: the object, and where its values lie, if that is known."""
+    """Keys that identify a parameter: the object, and the address of its values if there is one."""
     if not parameter.requires_grad or parameter.layout is not torch.strided or not parameter.numel():
         return []
-    place = parameter.data_ptr()  # 0 for those without memory of their own: on `meta`, or distributed
+    place = parameter.data_ptr()  # 0 for parameters without memory of their own: on `meta`, or distributed
     return [("object", id(parameter)), *([("memory", place)] if place else [])]

@@ -1,6 +1,6 @@
 """The values of points, and their reduction from the observables of every sample, block by block.
 
-Those of landscapes of before are reduced as they were then.
+Values of landscapes from earlier versions are reduced as they were then.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from torch import Tensor
 
 from landscape.core.errors import JobError
 from landscape.core.grid import Floats
-from landscape.core.plan import Plan
 from landscape.core.validation import WEIGHT
 from landscape.evaluation.feed import Batching
 from landscape.problem.supervised import Combination, Observe, OtherWeights, ordered_names
@@ -106,17 +105,17 @@ class Values:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The losses of single samples, gathered from point to point.
+# The losses of single samples, collected point by point.
 
-SAMPLES_AT_ONCE = 1 << 20  # losses that are brought to the host at once
+SAMPLES_AT_ONCE = 1 << 20  # losses that are copied to the host at once
 
 
 class SampleKeeper:
-    """Keeps the losses of point after point in float32, and the weights of the samples, which all points share.
+    """Keeps the losses of every point in float32, and the weights of the samples, which all points share.
 
     Args:
-        origin: the observables at the origin, of every batch; None where they are not known.
-        name: of the loss, or of one of its terms, whose samples may be used up before the last batch.
+        origin: the observables at the origin, of every batch; None if they are not known.
+        name: of the loss, or of one of its terms; a term may have samples in the first batches only.
     """
 
     def __init__(self, origin: Pieces | None, name: str = "loss") -> None:
@@ -127,10 +126,10 @@ class SampleKeeper:
         self._weights: Floats | None = None
 
     def add(self, pieces: Pieces) -> None:
-        """Take the observables of the next point.
+        """Add the observables of the next point.
 
         Raises:
-            OtherWeights: the samples weigh otherwise than at the points before.
+            OtherWeights: the sample weights differ from those of earlier points.
         """
         losses = self._of(pieces)
         weights = torch.cat([piece[WEIGHT] for piece in pieces]).double() if WEIGHT in pieces[0] else None
@@ -140,7 +139,7 @@ class SampleKeeper:
             self._take()
 
     def _take(self) -> None:
-        """Bring what is pending to the host."""
+        """Copy the pending losses to the host."""
         pending, self._pending, self._size = self._pending, [], 0
         if not pending:
             return
@@ -155,7 +154,7 @@ class SampleKeeper:
             )
 
     def values(self, places: NDArray[np.int64]) -> SampleValues | None:
-        """The losses of the points, put in their places; None of no points."""
+        """The losses of the points, in their places; None without points."""
         self._take()
         if self._weights is None:
             return None
@@ -172,13 +171,13 @@ class SampleKeeper:
 # ----------------------------------------------------------------------------------------------------
 # Moments of weighted samples, merged block by block in a fixed order: means and standard errors that can be extended.
 #
-# A *block* is a planned batch. Of every block and observable six numbers are kept,
+# A *block* is a planned batch. For every block and observable six numbers are kept,
 #
 # n, W = Σw, V = Σw², S = Σwℓ, B = Σw²(ℓ − m), A = Σw²(ℓ − m)²  with the block's own mean m = S/W,
 #
-# and the blocks are merged one after the other. More samples are therefore more blocks, and what is merged so far need
-# not be computed again. Additions have a fixed order in float64, on whatever device and however many points are reduced
-# at once, so that the bits are the same.
+# and the blocks are merged one after the other. More samples are more blocks, so the moments merged so far need not be
+# computed again. Additions have a fixed order in float64, on any device and for any number of points reduced at once,
+# so the bits are the same.
 
 PARTS = MOMENT_PARTS  # n, W, V, S, B, A
 
@@ -186,7 +185,7 @@ PARTS = MOMENT_PARTS  # n, W, V, S, B, A
 def tree_sum(values: Tensor) -> Tensor:
     """The sum over the last dimension [..., n] → [...], halves added to halves.
 
-    torch's own sum may take another order for other shapes or numbers of threads; this one never does. Its error grows
+    torch's own sum may use another order for other shapes or numbers of threads; this one never does. Its error grows
     with log n.
 
     Example:
@@ -228,7 +227,7 @@ def block_moments(values: Tensor, weights: Tensor | None) -> Tensor:
 
 
 def merge_moments(before: Floats, block: Floats) -> Floats:
-    """The moments of two sets of samples as those of both, [..., 6] each; a set of no samples changes nothing."""
+    """The moments [..., 6] of the union of two sets of samples; an empty set changes nothing."""
     with np.errstate(all="ignore"):
         total = before + block  # n, W, V and S
         mean = total[..., 3] / total[..., 1]
@@ -263,16 +262,16 @@ def stderr_of_moments(moments: Floats) -> Floats:
 
 # ----------------------------------------------------------------------------------------------------
 
-AT_ONCE = 1 << 18  # values that are reduced at once: enough to hide what a call costs, few enough for the caches
+AT_ONCE = 1 << 18  # values that are reduced at once: enough to hide the cost of a call, few enough for the caches
 LEAST_SQUARES = 1e-200  # the least sum of squared weights of a block; the largest is its inverse
 
 
 @dataclass(frozen=True)
 class Before:
-    """What is known of points before they are evaluated: moments over the first blocks of samples.
+    """Known moments of points over the first blocks of samples, before the points are evaluated.
 
     Attributes:
-        blocks: how many blocks.
+        blocks: the number of these blocks.
         moments: [points, rows, 6], see `moment_rows`.
     """
 
@@ -284,13 +283,13 @@ Places = NDArray[np.int64]
 
 
 class Reduction:
-    """Takes the observables of point after point: moments block by block, merged in the order of the blocks.
+    """Reduces the observables of point after point to moments of blocks, merged in the order of the blocks.
 
     Args:
         batching: how the batches make blocks.
-        origin: the observables at the origin, of every batch, for the error of the rise; None where they are not known.
-        terms: what the loss is the sum of, each with its factor; None where `observe` returns the loss.
-        before: of the blocks before those of the batches, in the order of the points; None where there are none.
+        origin: the observables at the origin, of every batch, for the error of the rise; None if they are not known.
+        terms: the terms of the loss, each with its factor; None if `observe` returns the loss.
+        before: known moments of earlier blocks, in the order of the points; None if there are none.
         keep: whether the losses of all these samples are returned too.
     """
 
@@ -308,7 +307,7 @@ class Reduction:
         self._prefix: list[Floats] = []  # of points, over the complete blocks
 
     def add(self, pieces: Pieces) -> None:
-        """Take the observables of the next point, of every batch."""
+        """Add the observables of the next point, of every batch."""
         observed = self._in_blocks(pieces)
         self._weighted = WEIGHT in observed[0]
         for keeper in self._keepers.values():
@@ -326,7 +325,8 @@ class Reduction:
         points, self._pending, self._size = self._pending, [], 0
         if not points:
             return
-        self._names = tuple(self._terms or ordered_names(_observables(points[0])))
+        names = dict.fromkeys(name for block in points[0] for name in block if name != WEIGHT)
+        self._names = tuple(self._terms or ordered_names(names))
         table = torch.stack([self._moments(points, number) for number in range(len(points[0]))]).cpu().numpy()
         _refuse_weights(table)
         start = sum(map(len, self._whole))
@@ -343,11 +343,11 @@ class Reduction:
 
     @property
     def _rows(self) -> tuple[str, ...]:
-        """The rows of the moments: the observables, then those of which the rise is known too."""
+        """The rows of the moments: the observables, then the rises."""
         return moment_rows(self._names, self._terms)
 
     def _moments(self, points: Sequence[Sequence[Observed]], number: int) -> Tensor:
-        """The moments of one block at some points [points, rows, 7]; the last one is the least weight."""
+        """The moments of one block at some points [points, rows, 7]; the last column is the least weight."""
         blocks = [point[number] for point in points]
         stacked = {name: torch.stack([block[name] for block in blocks]) for name in blocks[0]}
         weights = stacked.pop(WEIGHT, None)
@@ -366,7 +366,7 @@ class Reduction:
         return table
 
     def values(self, places: Places) -> Values:
-        """The values of the points, put in their places; one transfer from the device for many points."""
+        """The values of the points, in their places; one transfer from the device for many points."""
         self._reduce()
         if not self._whole:
             return Values({}, {})
@@ -377,7 +377,7 @@ class Reduction:
         }
         if self._terms:
             mean["loss"] = _sum_terms(self._terms, mean)
-            # A term of one point, such as the beginning of a curve, is a condition and no sample: it adds no error.
+            # A term of one point, such as the beginning of a curve, is a condition, not a sample: it adds no error.
             several = {name for row, name in enumerate(self._names) if (whole[:, row, 0] > 1).any()}
             drawn = {name: factor for name, factor in self._terms.items() if name in several or not several}
             errors["loss"] = _join_errors(drawn, [errors[name] for name in drawn])
@@ -392,28 +392,13 @@ class Reduction:
         )  # fmt: skip
 
 
-def reduction_of(
-    plan: Plan, batching: Batching, observe: Observe, origin: Pieces | None, before: Before | None, keep: bool = False
-) -> Reduction:
-    """What reduces samples as a plan says.
-
-    Args:
-        origin: the observables at the origin, of all batches, for the error of the rise; None where they are not known.
-        before: what is known of the points already; the batches of its blocks are left out.
-        keep: whether the losses of single samples are returned too.
-    """
-    terms = terms_of(observe)
-    first = batching.of_block(before.blocks) if before else 0
-    return Reduction(batching, origin and origin[first:], terms, before, keep)
-
-
 def terms_of(observe: Observe) -> Mapping[str, float] | None:
-    """The terms whose sum is the loss, each with its factor; None where `observe` returns the loss."""
+    """The terms whose sum is the loss, each with its factor; None if `observe` returns the loss."""
     return observe.factors if isinstance(observe, Combination) else None
 
 
 def moment_rows(observables: Sequence[str], terms: Mapping[str, float] | None = None) -> tuple[str, ...]:
-    """What moments are kept of: every observable that `observe` returns, and the rise of the loss or of its terms.
+    """The rows of kept moments: every observable that `observe` returns, and the rise of the loss or of its terms.
 
     Example:
         >>> moment_rows(["loss", "accuracy"])
@@ -424,24 +409,20 @@ def moment_rows(observables: Sequence[str], terms: Mapping[str, float] | None = 
 
 
 def rise_of(name: str) -> str:
-    """What the rise of an observable over the origin is called among the moments; no observable has a hyphen."""
+    """The name of an observable's rise among the moments; names of observables have no hyphen."""
     return f"{name}-rise"
 
 
 def _join(pieces: Pieces) -> Observed:
-    """The observables of several batches as those of one; a term whose points are used up is absent from later ones."""
+    """The observables of several batches joined; a term without samples is absent from a batch."""
     if len(pieces) == 1:
         return dict(pieces[0])
     names = dict.fromkeys(name for piece in pieces for name in piece)
     return {name: torch.cat([piece[name] for piece in pieces if name in piece]) for name in names}
 
 
-def _observables(point: Sequence[Observed]) -> list[str]:
-    return [name for name in dict.fromkeys(name for block in point for name in block) if name != WEIGHT]
-
-
 def _of_one_length(rows: Sequence[str], stacked: Mapping[str, Tensor]) -> Iterator[list[int]]:
-    """The numbers of the rows, those with equally many samples together: terms may differ."""
+    """Row numbers, grouped by equal numbers of samples, in which terms may differ."""
     lengths: dict[int, list[int]] = {}
     for number, row in enumerate(rows):
         if row in stacked and stacked[row].shape[1]:
@@ -460,11 +441,7 @@ def _join_errors(terms: Mapping[str, float], errors: Sequence[Floats]) -> Floats
 
 
 def _refuse_weights(table: Floats) -> None:
-    """Refuse weights that are no positive numbers.
-
-    Raises:
-        JobError: says which one.
-    """
+    """Raises JobError for a weight that is not a positive number."""
     least, total, squares = table[..., PARTS], table[..., 1], table[..., 2]
     wrong = ~(least > 0)
     if wrong.any() or not np.isfinite(total).all():
@@ -473,7 +450,7 @@ def _refuse_weights(table: Floats) -> None:
             f"observe: 'weight' must be a positive number for every sample, not {value:.6g}; leave out samples that "
             "weigh nothing"
         )
-    # Elsewhere the squares, of which standard errors are made, would round to zero or infinity.
+    # Beyond these limits the squares, from which standard errors follow, would round to zero or infinity.
     far = ((squares < LEAST_SQUARES) | (squares > 1 / LEAST_SQUARES)) & (table[..., 0] > 0)
     if far.any():
         raise JobError(

@@ -1,8 +1,8 @@
-"""The mean loss by a plain loop over the user's own model, without an engine, without the code that moves weights.
+"""The mean loss by a plain loop over the user's own model, without an engine and without the code that moves weights.
 
-At θ₀ the model itself is evaluated, so that what a copy of it loses is seen. Elsewhere a fresh copy of it is, while the
-model itself has the same weights: a hook or an `observe` that reads the model past the one that it is given then finds
-the right weights, and what is cached by the identity of a model is computed anew.
+At θ₀ the model itself is evaluated, which shows what a copy loses. Elsewhere a fresh copy is evaluated, while the model
+itself has the same weights: a hook or an `observe` that reads the original model then finds the right weights, and
+values cached by the identity of a model are computed anew.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from landscape.problem.supervised import Combination, Observe
 from landscape.problem.user_code import kept_alive
 
 Batches = Callable[[], Iterator[Any]]
-Weights: TypeAlias = Callable[[], Iterable[tuple[str, Tensor]]]  # gives the tensors of a state one at a time, by name
+Weights: TypeAlias = Callable[[], Iterable[tuple[str, Tensor]]]  # yields the named tensors of a state one at a time
 
-ROUNDING = 1e-5  # relative, of the mean loss: what engines promise against plain evaluation
-LEAST_ROUNDING = 1e-7  # absolute: of losses near zero
+ROUNDING = 1e-5  # relative, of the mean loss: the promise of engines against plain evaluation
+LEAST_ROUNDING = 1e-7  # absolute, for losses near zero
 MANY = 8.0  # times the rounding: a larger difference has another cause
-ULPS = 4.0  # of the weights, by which they are changed to see what rounding makes of the loss
+ULPS = 4.0  # how far weights are changed to measure the effect of rounding on the loss
 
 
 class DrawnError(Exception):
-    """`observe` draws random numbers, which are others in another type."""
+    """`observe` draws random numbers, which differ in another floating-point type."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A loss as the landscape has it, and by the user's own model.
+    """The loss at one place, in the landscape and by the user's own model.
 
     Attributes:
-        rounding: by how much the loss changes with weights that are a few units in the last place off; 0 where both
-            are so near to each other that it was not measured.
+        rounding: the change of the loss when weights change by a few units in the last place; 0 if both losses are so
+            close that it was not measured.
     """
 
     evaluated: float
@@ -60,13 +60,13 @@ class Pair:
     rounding: float = 0.0
 
     def agrees(self, rounding: float = 0.0) -> bool:
-        """Whether they differ by no more than rounding explains, or neither is a number.
+        """Whether rounding explains the difference of both losses, or neither is finite.
 
         Args:
-            rounding: what else is known of it.
+            rounding: a further known rounding error.
         """
         if not (math.isfinite(self.evaluated) and math.isfinite(self.own)):
-            # Where one is, rounding tells whether the other has come to overflow.
+            # If only one is finite, infinite rounding shows that the other one overflowed.
             neither = not (math.isfinite(self.evaluated) or math.isfinite(self.own))
             return neither or math.isinf(self.rounding)
         known = max(ROUNDING * max(abs(self.evaluated), abs(self.own)) + LEAST_ROUNDING, self.rounding, rounding)
@@ -75,11 +75,11 @@ class Pair:
 
 @dataclass(frozen=True)
 class OwnLosses:
-    """What the user's own model has at the origin and at one point off it, beside what the landscape has there.
+    """The losses of the user's own model and of the landscape, at the origin and at one point beside it.
 
     Attributes:
-        beside: None where the origin is found to differ already, by more than the precision may explain.
-        why_not: why they are not known; then `origin` and `beside` are None.
+        beside: None if the losses at the origin differ already by more than the precision may explain.
+        why_not: why nothing was compared; then `origin` and `beside` are None.
     """
 
     point: tuple[float, ...]
@@ -89,18 +89,18 @@ class OwnLosses:
 
 
 def own_losses(evaluator: Evaluator, point: Sequence[float], at_origin: float, at_point: float) -> OwnLosses:
-    """Compare with the user's own model, over the same samples in the same batches: two forward passes.
+    """Compare with the user's own model over the same samples in the same batches, by two forward passes.
 
-    There are up to four where losses differ: another one at each place shows how much of it is rounding. What is raised
-    is a reason that nothing is compared, and no error.
+    If losses differ, a further pass at each place measures the rounding: up to four passes. An exception is no error:
+    it becomes the reason why nothing was compared.
 
     Args:
-        at_origin, at_point: the losses as the evaluator has them.
+        at_origin, at_point: the evaluator's losses.
     """
     place = tuple(point)
     try:
         origin = _compare(evaluator, (), at_origin)
-        # By how much a lower precision changes the loss is in the record, so the reader of these losses judges it.
+        # The record says how much a lower precision changes the loss, so the reader of these losses judges that.
         beside = _compare(evaluator, place, at_point) if origin.agrees() or _is_coarse(evaluator.plan) else None
     except Interrupted:
         raise
@@ -129,7 +129,7 @@ def _compare(evaluator: Evaluator, point: Sequence[float], evaluated: float) -> 
 
 
 def _shake(weights: Iterable[tuple[str, Tensor]], evaluator: Evaluator) -> Iterator[tuple[str, Tensor]]:
-    """Weights of which each is a few units in the last place larger or smaller, as a seed decides."""
+    """The weights, each a few units in the last place larger or smaller, by a seed."""
     plan, origin, generator = evaluator.plan, evaluator.weights_at_origin, torch.Generator().manual_seed(0)
     for name, tensor in weights:
         if not tensor.is_floating_point():
@@ -142,7 +142,7 @@ def _shake(weights: Iterable[tuple[str, Tensor]], evaluator: Evaluator) -> Itera
 
 
 def weights_at(origin: State, directions: Sequence[State], point: Sequence[float]) -> Iterator[tuple[str, Tensor]]:
-    """θ₀ + Σ cₖ·dₖ in float64, one tensor after the other; what no direction names stays as it is."""
+    """θ₀ + Σ cₖ·dₖ in float64, one tensor after the other; tensors in no direction stay as they are."""
     for name, tensor in origin.items():
         moving = [(c, direction[name]) for c, direction in zip(point, directions, strict=True) if name in direction]
         yield name, sum((c * _double(tensor) for c, tensor in moving), start=_double(tensor))
@@ -162,12 +162,12 @@ def loss_of(
 
     Args:
         plan: the arithmetic: precision, threads and seed.
-        fresh: evaluate a fresh copy of the model, see above; else the model itself.
+        fresh: evaluate a fresh copy of the model, see the module's docstring; otherwise the model itself.
         batches: how many, from the first; None for all.
         draws: whether `observe` may draw random numbers.
 
     Raises:
-        DrawnError: it draws some, and may not.
+        DrawnError: `observe` draws random numbers, and may not.
     """
     device = evaluator.device
     dtype = torch.float64 if plan.precision == "float64" else torch.float32
@@ -177,7 +177,7 @@ def loss_of(
 
     def of_samples() -> Iterator[Any]:
         for index, batch in feed.batches(batches):
-            evaluator.on_point()  # a stop need not wait for the end of the samples
+            evaluator.on_point()  # so a stop takes effect between batches
             if index in batching.begins:  # common random numbers, as everywhere
                 block = batching.begins[index]
                 seed_draws(seed_of(plan.seed, "block", block) if block else plan.seed)
@@ -211,7 +211,7 @@ def _place_on(model: nn.Module, plan: Plan, device: torch.device) -> None:
 
 @contextlib.contextmanager
 def _borrow(model: nn.Module, plan: Plan, device: torch.device) -> Iterator[None]:
-    """The user's own model on the device in the plan's type, for the block; afterwards it is as it was, to the bit."""
+    """The user's own model on the device in the plan's type, for the block; afterwards it is restored to the bit."""
     tensors = [*model.parameters(), *model.buffers()]
     state = ModuleState(model, _own_objects(model, tensors))
     modes = [(module, module.training) for module in model.modules()]
@@ -219,11 +219,11 @@ def _borrow(model: nn.Module, plan: Plan, device: torch.device) -> Iterator[None
     try:
         _place_on(model, plan, device)
         on_device = {tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())}
-        # What lies where the evaluation writes to is kept; what was taken elsewhere is itself the copy.
+        # Keep copies of tensors that the evaluation writes to; tensors that were moved elsewhere are themselves copies.
         kept += [home.clone() if home.data_ptr() in on_device else None for home in homes]
         yield
     finally:
-        state.unnoticed()  # what is written past torch's counters is put back as well
+        state.unnoticed()  # also restore what was written without torch's counters
         state.restore()
         for module, mode in modes:
             module.training = mode
@@ -234,11 +234,11 @@ def _borrow(model: nn.Module, plan: Plan, device: torch.device) -> Iterator[None
 
 
 def _own_objects(model: nn.Module, tensors: Sequence[Tensor]) -> list[Any]:
-    """The objects that a deep copy of the model would copy, found without copying its weights."""
+    """The objects that a deep copy of the model would copy, found without copying the weights."""
     memo: dict[int, Any] = {id(tensor): tensor for tensor in tensors}
     try:
         copy.deepcopy(model, memo)
-    except Exception as cause:  # the evaluation has copied it: say which error this one is
+    except Exception as cause:  # although the evaluation could copy the model
         raise JobError(f"model: {type(model).__name__} cannot be copied ({one_line(cause)})") from cause
     return [item for item in memo.get(id(memo), ()) if memo.get(id(item)) is not item]
 
@@ -246,10 +246,10 @@ def _own_objects(model: nn.Module, tensors: Sequence[Tensor]) -> list[Any]:
 def plain_loss(
     model: nn.Module, observe: Observe, batches: Batches, batch_norm: BatchNorm, *, draws: bool = True
 ) -> float:
-    """The mean loss of a model over the batches, in eval mode; the model is changed.
+    """The mean loss of a model over the batches, in eval mode; changes the model.
 
     Raises:
-        DrawnError: random numbers are drawn, and may not be.
+        DrawnError: `observe` draws random numbers, and may not.
     """
     model.eval()
     norms = [module for module in model.modules() if isinstance(module, _NormBase)]
@@ -257,7 +257,7 @@ def plain_loss(
         for index, batch in enumerate(batches()):
             for norm in norms:
                 norm.train()
-                norm.momentum = 1 / (index + 1)  # a mean over the batches; the first one forgets what was there
+                norm.momentum = 1 / (index + 1)  # a mean over the batches; the first batch replaces earlier statistics
             observe(model, batch)
     if batch_norm != "eval":
         for norm in norms:

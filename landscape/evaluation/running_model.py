@@ -29,7 +29,7 @@ from landscape.problem.supervised import Combination, Observe, check_observed, c
 from landscape.problem.user_code import kept_alive
 
 # ----------------------------------------------------------------------------------------------------
-# The class behind each base and each option of an engine, and how they are put together.
+# The class of each base and each option of an engine, and how they are combined.
 
 
 def _implementation(text: str) -> type:
@@ -44,7 +44,7 @@ REWRITES: dict[str, type[Rewrite]] = {
     name: _implementation(option.implementation)
     for name, option in sorted(OPTIONS.items(), key=lambda item: item[1].turn)
 }
-# Installed without being asked for, wherever they apply and the base calls the modules: they change no bit.
+# Installed without being requested, if they apply and the base calls the modules: they change no bit.
 ALWAYS: dict[str, type[Rewrite]] = {"reuse": Reuse}
 
 
@@ -70,11 +70,7 @@ def possible_options(target: RewriteTarget) -> tuple[str, ...]:
 
 
 def refuse_unrounded(engine: Engine, quantise: Quantisation | None) -> None:
-    """Refuse an engine that does not go with what is quantised.
-
-    Raises:
-        ValueError: one of its options does not; names it and says where.
-    """
+    """Raises ValueError if an option of the engine does not suit the quantisation."""
     for name in engine.against(quantise):
         raise ValueError(f"must do without {name} {OPTIONS[name].suits.against}, not {engine}")
 
@@ -83,12 +79,12 @@ def make_forward(target: RewriteTarget, engine: Engine, *, remembering: bool = T
     """Install an engine in a model.
 
     Args:
-        remembering: whether rewrites that keep outputs from point to point are among what is installed.
+        remembering: whether to install rewrites that keep outputs from point to point.
 
     Raises:
-        ValueError: a rewrite finds nothing that it could change, or cannot stand on this base.
+        ValueError: a rewrite finds nothing to change, or this base does not support it.
         JobError: the engine needs something that this machine or these samples do not have.
-        Exception: whatever tracing the model raises, such as for control flow that depends on the data.
+        Exception: raised while tracing the model, such as for control flow that depends on the data.
     """
     engine.refuse_combination()
     refuse_unrounded(engine, target.plan.quantise)
@@ -119,7 +115,7 @@ def make_forward(target: RewriteTarget, engine: Engine, *, remembering: bool = T
 
 
 # ----------------------------------------------------------------------------------------------------
-# A private copy of the user's model on a device, ready to be given weights.
+# A private copy of the user's model on a device, ready to receive weights.
 
 
 class LoadedModel:
@@ -130,9 +126,9 @@ class LoadedModel:
         plan: its engine may change later, see `place`.
 
     Attributes:
-        names: of the observables, in their order, once they were seen.
-        hides_writes: whether user code is known to write to the model past torch's version counters.
-        activations: rounds the inputs of layers; None where the plan does not quantise them.
+        names: the observables, in their order, after the first batch.
+        hides_writes: whether user code is known to bypass torch's version counters when it writes to the model.
+        activations: rounds the inputs of layers; None if the plan does not quantise them.
     """
 
     def __init__(self, model: nn.Module, plan: Plan, device: torch.device) -> None:
@@ -161,7 +157,7 @@ class LoadedModel:
         return MovingWeights(self.model, origin, directions, layouts, self._rounding)
 
     def recalibrating(self, batches: Iterable[tuple[int, Any]]) -> Iterator[Any]:
-        """The batches; a model that has observed all of them has running statistics that are means over the batches.
+        """The batches; after the model has observed all, its running statistics are means over the batches.
 
         Everything else stays in eval mode.
         """
@@ -171,7 +167,7 @@ class LoadedModel:
             module.train()
         for index, batch in batches:
             for module in self._norms:
-                # A cumulative mean; what torch does for momentum None it does for batch normalisation only.
+                # A cumulative mean; torch computes it for momentum None too, but in batch normalisation only.
                 module.momentum = 1 / (index + 1)
             yield batch
         for module, momentum in zip(self._norms, momenta, strict=True):
@@ -180,12 +176,13 @@ class LoadedModel:
 
 
 def take_to_type(model: nn.Module, plan: Plan) -> None:
-    """Take the model's real floating-point tensors, in place, to the type that the plan holds them in.
+    """Convert the model's real floating-point tensors, in place, to the type that the plan holds them in.
 
-    That is float64 or float32; where the plan rounds weights what is in bfloat16 stays in it.
+    That is float64 or float32; if the plan rounds weights to bfloat16, bfloat16 tensors stay bfloat16.
     """
-    # `Module.to(dtype)` would drop the imaginary part of complex weights; these leave them alone. They are torch's own,
-    # as transformers refuses them to a model that was read from a quantised file, though its weights are plain numbers.
+    # `Module.to(dtype)` would drop the imaginary part of complex weights; these methods do not. They are called as
+    # torch's own: transformers overrides them to refuse a model that was read from a quantised file, although its
+    # weights are plain numbers.
     if plan.precision == "float64":
         nn.Module.double(model)
     elif not plan.rounds_weights:
@@ -197,7 +194,7 @@ def take_to_type(model: nn.Module, plan: Plan) -> None:
 
 
 def _use_batch_statistics(norms: Sequence[Any]) -> None:
-    """Make normalisation layers use each batch's own statistics, and keep none, in eval mode as well."""
+    """Make normalisation layers use each batch's own statistics, also in eval mode, and keep none."""
     for module in norms:
         module.track_running_stats = False
         module.running_mean = module.running_var = module.num_batches_tracked = None
@@ -210,14 +207,14 @@ def _use_batch_statistics(norms: Sequence[Any]) -> None:
 def check_observables(
     values: Any, batch: Batch, observe: Observe, counts: Counts | None, loaded: LoadedModel
 ) -> dict[str, Tensor]:
-    """What `observe` returned for a batch, checked, in the order that is always the same; its names are remembered.
+    """The checked observables of a batch, in a fixed order; the names of the first batch are remembered.
 
     Args:
-        counts: of batches that are made of samples of any kind; None where a batch has a value for each row.
+        counts: numbers of values per batch; None if a batch has a value for each row.
         loaded: the model, which keeps the names of the first batch.
 
     Raises:
-        JobError: it is not one value per sample, or has other names than before.
+        JobError: `values` has not one value per sample, or other names than before.
     """
     if isinstance(observe, Combination):
         return check_terms(values, observe.factors)
@@ -235,11 +232,11 @@ log = logging.getLogger("landscape")
 
 
 class RunningModel:
-    """A loaded model, its weights placed, run by the engine of a plan; to be closed before another one takes its place.
+    """A loaded model with its weights, run by the engine of a plan; close it before starting another one.
 
     Args:
-        loaded: the model; what is learnt of the user's code is kept there.
-        target: the same model with its weights and batches, for an engine to be installed in.
+        loaded: the model, which also keeps what is known of the user's code.
+        target: the same model with its weights and batches, in which the engine is installed.
 
     Raises:
         JobError, ValueError: the engine cannot run this model here, see `make_forward`.
@@ -253,21 +250,21 @@ class RunningModel:
 
     @property
     def plan(self) -> Plan:
-        """The arithmetic, the engine among it."""
+        """The arithmetic, including the engine."""
         return self._target.plan
 
     @property
     def target(self) -> RewriteTarget:
-        """What the engine was installed in."""
+        """The target that the engine was installed in."""
         return self._target
 
     @property
     def rewrites(self) -> dict[str, Rewrite]:
-        """What the engine has installed in the model, by name."""
+        """The rewrites that the engine has installed in the model, by name."""
         return self._forward.rewrites
 
     def close(self) -> None:
-        """Take the engine out of the model, which keeps its weights."""
+        """Remove the engine from the model, which keeps its weights."""
         self._forward.close()
 
     # -- weights ----------------------------------------------------------------------------------------------
@@ -285,11 +282,11 @@ class RunningModel:
         self._forward.refresh(None)
 
     def leave_states(self) -> None:
-        """Put back the tensors that a snapshot sets and a point does not."""
+        """Restore the tensors that a snapshot sets and a point does not."""
         self._target.weights.restore()
 
     def stacked(self, points: Sequence[Sequence[float]]) -> dict[str, Tensor]:
-        """The moved tensors at several points, the points in their first dimension, for `observe_stacked`."""
+        """The moved tensors at several points, stacked along the first dimension, for `observe_stacked`."""
         self._target.restore()
         return self._target.weights.stacked(points)
 
@@ -297,13 +294,13 @@ class RunningModel:
 
     @property
     def lacks_ranges(self) -> bool:
-        """Whether activations are rounded, and their ranges are not known yet."""
+        """Whether activations are rounded and their ranges are not known yet."""
         activations = self._loaded.activations
         return activations is not None and not activations.knows_ranges
 
     @contextlib.contextmanager
     def taking_ranges(self) -> Iterator[None]:
-        """Go on at the origin, eagerly and with nothing rounded, and take the ranges from what is observed there."""
+        """Within the block, run eagerly at the unrounded origin, and measure the ranges of activations."""
         activations, target = self._loaded.activations, self._target
         assert activations is not None
         self._forward.close()
@@ -323,15 +320,15 @@ class RunningModel:
     # -- batches ----------------------------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """Drop outputs that are kept of a batch, as other samples or another row of points follow."""
+        """Drop kept outputs: other samples or another row of points follow."""
         self._forward.forget()
 
     def observe(self, index: int | None, batch: Batch) -> Observed:
-        """The observables of batch number `index`; None where the weights are not a point of the landscape.
+        """The observables of a batch; `index` is its number, or None if the weights are no point of the landscape.
 
         Raises:
             SamplesChanged: user code has written to the batch.
-            JobError: what `observe` returns is not one value per sample, or a graph of kernels would lose something.
+            JobError: `observe` does not return one value per sample, or a CUDA graph would lose something.
         """
         tensors: list[Tensor] = []
 
@@ -340,7 +337,7 @@ class RunningModel:
                 tensors.append(tensor)
             return tensor
 
-        # Copies of all but the tensors, so that what user code removes from a batch is there at the next point.
+        # Containers are copied, tensors are not: an entry that user code removes is there again at the next point.
         fresh = exchange_tensors(met, batch)
         before = marks(tensors)
         with kept_alive(), self._autocast(), self._captured_whole(index):
@@ -351,7 +348,7 @@ class RunningModel:
             if tensor.requires_grad:
                 tensor.requires_grad_(False).grad = None
         observed = self._checked(values, batch)
-        # Copied, as observe may write its next values to the same memory.
+        # Copied, since `observe` may write its next values to the same memory.
         device = self._target.device
         return {name: values.detach().to(device, torch.float64, copy=True) for name, values in observed.items()}
 
@@ -364,11 +361,11 @@ class RunningModel:
         return {name: values[name].to(self._target.device, torch.float64) for name in first}
 
     def _checked(self, values: Any, batch: Batch) -> dict[str, Tensor]:
-        """What `observe` returned for a batch, checked, in the order that is always the same."""
+        """The checked observables of a batch, in a fixed order."""
         return check_observables(values, batch, self._target.observe, self._target.counts, self._loaded)
 
     def recalibrate(self, batches: Iterable[tuple[int, Batch]]) -> None:
-        """Compute running statistics anew from the samples, as the mean over batches."""
+        """Recompute running statistics from the samples, as means over the batches."""
         for batch in self._loaded.recalibrating(batches):
             self.observe(None, batch)
 
@@ -379,7 +376,7 @@ class RunningModel:
 
     @contextlib.contextmanager
     def _captured_whole(self, index: int | None) -> Iterator[None]:
-        """Refuse to capture kernels where the values also depend on Python, or on memory from before the point."""
+        """Refuse to capture kernels if the values also depend on Python, or on memory from before the point."""
         if not self._forward.captures(index):
             yield
             return
@@ -394,9 +391,9 @@ class RunningModel:
             raise JobError(f"engine: {engine}, and the model changes {what} when it is called; use another engine")
 
     def hides_writes(self) -> bool:
-        """Whether user code has written to the model past torch's counters, so that it was not put back so far.
+        """Whether user code has bypassed torch's counters, so that its writes to the model were not undone.
 
-        From now on it is put back at every point; the values before are to be computed again.
+        From now on they are undone at every point; earlier values must be computed again.
         """
         self._target.restore()
         names = [*self._target.weights.unnoticed(), *self._target.state.unnoticed()]
@@ -409,8 +406,8 @@ class RunningModel:
         return True
 
     def possible_options(self) -> tuple[str, ...]:
-        """The options of an engine that would change anything for this model."""
-        self._forward.begin(None)  # rewrites must not take the calls that follow for a batch of a point
+        """The engine options that would change something for this model."""
+        self._forward.begin(None)  # the calls that follow are no batch of a point
         return possible_options(self._target)
 
 

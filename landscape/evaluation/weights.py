@@ -1,4 +1,4 @@
-"""Set the weights of a point, θ = θ₀ + Σₖ cₖ·dₖ, in flat buffers; the model's moved tensors are views of them."""
+"""Set the weights of a point, θ = θ₀ + Σₖ cₖ·dₖ, in flat buffers; the model's moved tensors are views of these."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from landscape.model.parameters import (
 # ----------------------------------------------------------------------------------------------------
 # The moved tensors of one type in one piece of memory, and the arithmetic of a point on them: θ = θ₀ + Σₖ cₖ·dₖ.
 
-ALIGNMENT = 64  # bytes: where each tensor in the buffer begins, as kernels load whole vectors
-LARGEST_ROW = 1 << 28  # bytes: the most that the weights which a row of points shares may take to be kept
-# Weights that are summed in float32 at a time where they are held in bfloat16: few enough for a processor's cache, and
-# many enough that a GPU computes for longer than a kernel takes to start.
+ALIGNMENT = 64  # bytes, of each tensor in the buffer, as kernels load whole vectors
+LARGEST_ROW = 1 << 28  # bytes: the shared weights of a row of points are kept up to this size
+# bfloat16 weights that are summed in float32 at a time: few enough for a processor's cache, many enough that a GPU
+# computes for longer than a kernel takes to start.
 PIECE, PIECE_ON_GPU = 1 << 16, 1 << 22
 Layouts = Mapping[int, torch.memory_format]
 
 
 @dataclass(frozen=True)
 class _Slot:
-    """Where one tensor lies in the flat buffer: from `offset` on, with these strides, both in elements."""
+    """The place of one tensor in the flat buffer: `offset` and strides, in elements."""
 
     name: str
     shape: torch.Size
@@ -45,18 +45,18 @@ class _Slot:
 class FlatWeights:
     """The moved tensors of one type, θ₀ and the directions, each in one buffer.
 
-    A point is ((θ₀ + c₁·d₁) + c₂·d₂) + …. In float32 and float64 the sum up to the last axis is kept for the points of
-    a row, which share it, so that a point costs one pass over the tensors and allocates nothing. In bfloat16 the whole
-    sum is taken in float32 and rounded once, a piece at a time; θ₀ is held in bfloat16, which is exact, and so is a
-    direction whose every number bfloat16 has; other directions are held in float32.
+    A point is ((θ₀ + c₁·d₁) + c₂·d₂) + …. In float32 and float64 the sum up to the last axis, which the points of a row
+    share, is kept: a point then costs one pass over the tensors and allocates nothing. In bfloat16 the whole sum is
+    computed in float32 and rounded once, piece by piece. θ₀ is held in bfloat16, and so is a direction if bfloat16
+    represents it exactly; other directions are held in float32.
 
     Args:
         targets: the model's tensors by name, all of one type; those of `names` become views of this object's buffer.
         origin: θ₀.
         directions: dₖ per axis; a tensor that an axis leaves out does not move along it.
         layouts: memory formats of tensors by their number of dimensions; others are contiguous.
-        finish: is called with the name of a tensor and the tensor at a point, which it may change in place.
-        finished: names of tensors that it changes.
+        finish: is called with a tensor's name and the tensor at a point, and may change the tensor in place.
+        finished: names of the tensors that `finish` changes.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class FlatWeights:
         self._slots = _slots(targets, names, example.element_size(), layouts)
         self._finish, self._finished = finish, [slot for slot in self._slots if slot.name in finished]
         self._flat = torch.zeros(_length(self._slots), dtype=example.dtype, device=example.device)
-        for slot in self._slots:  # first of all, which frees the memory that the tensors had
+        for slot in self._slots:  # first, to free the tensors' old memory
             self._targets[slot.name].data = slot.view(self._flat)
         self._theta0 = self._pack(origin, self._flat.dtype)
         self._axes = [self._pack(direction, self._type_of(direction)) for direction in directions]
@@ -80,7 +80,7 @@ class FlatWeights:
         self._sum = torch.empty(length, dtype=torch.float32, device=example.device)
 
     def _type_of(self, direction: State) -> torch.dtype:
-        """The type in which a direction is held: that of the weights, or float32 where bfloat16 would round it."""
+        """The type in which a direction is held: that of the weights, or float32 if bfloat16 would round it."""
         if not self._rounds:
             return self._flat.dtype
         tensors = (direction[slot.name] for slot in self._slots if slot.name in direction)
@@ -100,7 +100,7 @@ class FlatWeights:
         return sum(slot.shape.numel() for slot in self._slots)
 
     def parts(self, tensor: Tensor) -> list[Tensor | None]:
-        """What one of the tensors is in θ₀ and in every direction: [1 + axes]; empty where it is none of them."""
+        """The parts of a tensor in θ₀ and in every direction: [1 + axes]; empty for a tensor that is not moved."""
         for slot in self._slots:
             if self._targets[slot.name] is tensor:
                 return [slot.view(flat) for flat in (self._theta0, *self._axes)]
@@ -142,7 +142,7 @@ class FlatWeights:
         for start in range(0, len(out), len(self._sum)):
             piece = slice(start, start + len(self._sum))
             total = self._sum[: len(out[piece])]
-            # Not by one addition of two tensors in bfloat16, whose result torch would round before it is stored.
+            # Adding two bfloat16 tensors would round twice: torch rounds the result before it is stored.
             total.copy_(self._theta0[piece])
             for axis, coordinate in zip(self._axes, point, strict=True):
                 total.add_(axis[piece], alpha=coordinate)
@@ -171,16 +171,16 @@ _GRADIENTS = attrgetter("requires_grad", "grad")
 
 
 class MovingWeights:
-    """The tensors of `model` that the directions move, held in a buffer per type instead of in memory of their own.
+    """The tensors of `model` that the directions move, held in one buffer per type.
 
     Every point is computed from the origin, see `FlatWeights`.
 
     Args:
         model: its moved parameters and buffers become views of the buffers.
-        origin: θ₀; tensors of it that the model does not have are left out.
+        origin: θ₀; tensors that the model does not have are ignored.
         directions: dₖ per axis; a tensor that an axis leaves out does not move along it.
         layouts: memory formats of moved tensors by their number of dimensions; others are contiguous.
-        rounding: what is rounded of the weights that were set: of a point, of a whole set, and of what does not move.
+        rounding: rounds the weights of points, of whole sets, and those that do not move.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class MovingWeights:
         self._rounded = [name for name in self._rounding.infos if name in self._origin]
         self._still = _unmoved_tensors(model, self._round_still(), self.moved)
         self._flats = self._make_flat(directions, layouts)
-        self._written: set[str] = set()  # names of tensors that are written to past torch's version counters
+        self._written: set[str] = set()  # tensors that user code writes to without torch's version counters
         self._registered = [
             tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.layout is torch.strided
         ]
@@ -206,7 +206,7 @@ class MovingWeights:
         self._versions, self._moved_versions = self._versions_now(), self._moved_versions_now()
 
     def _make_flat(self, directions: Sequence[State], layouts: Layouts) -> list[FlatWeights]:
-        """One buffer per type of the moved tensors, as a model may hold some in bfloat16 and others in float32."""
+        """One buffer per type of the moved tensors: a model may mix bfloat16 and float32."""
         by_type: dict[torch.dtype, list[str]] = {}
         for name in self.moved:
             by_type.setdefault(self._targets[name].dtype, []).append(name)
@@ -218,7 +218,7 @@ class MovingWeights:
         ]  # fmt: skip
 
     def _round_still(self) -> dict[str, Tensor]:
-        """The origin, of which what does not move is rounded: as it is at every point."""
+        """The origin with its unmoved tensors rounded, as they are at every point."""
         still = [name for name in self._rounded if name not in self.moved]
         for name in still:
             self._rounding.round_in_place(name, self._targets[name])
@@ -231,7 +231,7 @@ class MovingWeights:
 
     @property
     def rounding(self) -> WeightRounding:
-        """What is rounded of the weights that are set."""
+        """The rounding of the weights that are set."""
         return self._rounding
 
     @property
@@ -240,15 +240,15 @@ class MovingWeights:
         return sum(flat.count for flat in self._flats)
 
     def parts(self, tensor: Tensor | None) -> list[Tensor | None]:
-        """What a tensor of the model is in θ₀ and in every direction: [1 + axes]; None stands for zeros.
+        """The parts of a tensor of the model in θ₀ and in every direction: [1 + axes]; None means zeros.
 
-        A tensor of None, such as the bias of a layer without one, is None in all of them.
+        For None, such as the bias of a layer without one, all parts are None.
         """
         found = [] if tensor is None else [parts for flat in self._flats if (parts := flat.parts(tensor))]
         return found[0] if found else [tensor, *[None] * self.axes]
 
     def set_point(self, point: Sequence[float]) -> None:
-        """Set the weights of the point with these coordinates, and put back what a forward pass has changed."""
+        """Set the weights of the point with these coordinates, and undo what a forward pass has changed."""
         self.restore()
         for flat in self._flats:
             flat.set_point(point)
@@ -257,12 +257,12 @@ class MovingWeights:
 
     @property
     def changed(self) -> bool:
-        """Whether a forward pass has written to the tensors since a point was set, or put others in their place."""
+        """Whether a forward pass has written to the tensors since a point was set, or replaced them."""
         written = self._versions_now() != self._versions or self._moved_versions_now() != self._moved_versions
         return written or self._displaced()
 
     def restore(self) -> None:
-        """Set what does not move back to the origin, and put every tensor where it was."""
+        """Set unmoved tensors back to the origin, and every tensor to its own memory."""
         if self._displaced():
             self._put_back()
         if self._written or self._versions_now() != self._versions:
@@ -277,9 +277,9 @@ class MovingWeights:
                 tensor.copy_(original)
 
     def unnoticed(self) -> list[str]:
-        """Names of tensors that do not move and were written to past torch's counters, as through `.data`.
+        """Names of unmoved tensors that were written to without torch's counters, such as through `.data`.
 
-        From now on these are put back at every point.
+        From now on these are restored at every point.
         """
         self.restore()
         now = self._sums_now()
@@ -297,7 +297,7 @@ class MovingWeights:
         return tuple([*map(getter, tensors)] for getter in getters)
 
     def _put_back(self) -> None:
-        """Point every tensor to the memory that it had, and let it want no gradient."""
+        """Point every tensor to its own memory, and reset its `requires_grad`."""
         for tensor, home in zip(self._registered, self._homes, strict=True):
             tensor.data = home
             tensor.requires_grad_(False).grad = None
@@ -319,7 +319,7 @@ class MovingWeights:
         return {name: tensor for flat in self._flats for name, tensor in flat.stacked(points).items()}
 
     def state_at(self, point: Sequence[float]) -> dict[str, Tensor]:
-        """The weights of the point, and of the origin what does not move: copies of the model's tensors."""
+        """The weights of the point, and the origin's for unmoved tensors: copies of the model's tensors."""
         self.set_point(point)
         return {name: self._targets[name].detach().clone() for name in self._origin}
 
@@ -330,7 +330,7 @@ class MovingWeights:
             self._rounding.round_in_place(name, self._targets[name])
 
     def set_unrounded_origin(self) -> None:
-        """Set θ₀ as it is before anything is rounded; `restore`, or a point, comes after it."""
+        """Set the unrounded θ₀; call `restore`, or set a point, afterwards."""
         self._set_unrounded(self._origin)
 
     def _set_unrounded(self, state: State) -> None:
@@ -345,19 +345,19 @@ class MovingWeights:
 
 
 def set_layouts(model: nn.Module, layouts: Layouts) -> None:
-    """Give parameters these memory formats, by their number of dimensions; the others are as torch makes them."""
+    """Give parameters these memory formats, by their number of dimensions; others stay as torch makes them."""
     for parameter in model.parameters():
         layout = layouts.get(parameter.dim(), torch.contiguous_format)
         parameter.data = parameter.data.contiguous(memory_format=layout)
 
 
 def targets_of(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers by name, those that directions and snapshots may set."""
+    """The parameters and persistent buffers by name, which directions and snapshots may set."""
     return {**dict(model.named_parameters()), **persistent_buffers(model)}
 
 
 def _unmoved_tensors(model: nn.Module, origin: State, moved: Sequence[str]) -> list[tuple[str, Tensor, Tensor]]:
-    """Name, tensor and value of what does not move: the rest of the origin, and buffers that no snapshot holds."""
+    """Name, tensor and value of unmoved tensors: the rest of the origin, and buffers that no snapshot holds."""
     targets = targets_of(model)
     of_origin = [(name, targets[name], tensor) for name, tensor in origin.items() if name not in moved]
     return of_origin + [(name, buffer, buffer.clone()) for name, buffer in model.named_buffers() if name not in targets]

@@ -1,6 +1,6 @@
-"""The bases, which run `observe(model, batch)` in one way or another, and the interface of the rewrites before them.
+"""The bases, each a way to run `observe(model, batch)`, and the interface of the rewrites.
 
-Beside it two rewrites for any device: batch norms folded into convolutions, and channels last.
+Also two rewrites for any device: batch norms folded into convolutions, and channels last.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from landscape.problem.supervised import Observe
 from landscape.problem.user_code import kept_alive
 
 # ----------------------------------------------------------------------------------------------------
-# The interface of a rewrite of a model: whether it applies, how it is installed, its hooks, how it is taken out.
+# The interface of a rewrite: whether it applies, its installation, its hooks, its removal.
 
 
 @dataclass(frozen=True)
 class RewriteTarget:
-    """The model that rewrites are installed in, and what they may look at.
+    """The model that rewrites are installed in, and the facts that they may use.
 
     Args:
         model: a private copy in eval mode on the device.
-        state: what the model holds beside its tensors.
+        state: the model's state beside its parameters and buffers.
         weights: the moved tensors of the model.
         plan: the arithmetic of the values.
         first_batch: returns the first batch of samples.
-        resident: whether the batches stay on the device, where they are.
+        resident: whether the batches stay in one place on the device.
         hides_writes: whether user code writes to the model past torch's version counters.
         counts: how many values `observe` returns for a batch; None: one for each row.
-        same_shapes: whether the batches have so few shapes that code can be compiled for each.
-        activations: what rounds the inputs of layers; None where nothing does.
+        same_shapes: whether the batches have few enough shapes to compile code for each.
+        activations: rounds the inputs of layers; None without quantised activations.
     """
 
     model: nn.Module
@@ -66,7 +66,7 @@ class RewriteTarget:
     activations: ActivationRounding | None = None
 
     def restore(self) -> None:
-        """Put back what user code has changed: the value of a point depends on the point alone."""
+        """Undo what user code has changed: the value of a point depends on the point alone."""
         self.state.restore()
         self.weights.restore()
 
@@ -74,29 +74,29 @@ class RewriteTarget:
 class Rewrite(ABC):
     """A change to how a model is computed, which keeps its values to the bit or up to rounding.
 
-    An object of it is the change installed in one model. Its hooks are called when weights are set and batches begin,
-    and it is closed when the engine or the batches change. Not every base calls every hook: what a rewrite needs stands
-    in its line of `landscape.core.plan.OPTIONS`, and on other bases it is refused. To add one: a subclass, and that
-    line.
+    An instance is the change installed in one model. Its hooks are called when weights are set and batches begin, and
+    it is closed when the engine or the batches change. Not every base calls every hook: the rewrite's line in
+    `landscape.core.plan.OPTIONS` names the hooks it needs, and bases without them refuse it. To add a rewrite, write a
+    subclass and that line.
     """
 
     layouts: ClassVar[Mapping[int, torch.memory_format]] = {}  # of parameters, by their number of dimensions
     traces: ClassVar[bool] = False  # whether it changes the graph of the model's operations
     remembers: ClassVar[bool] = False  # whether it keeps outputs from one point to another
-    trusts_counters: ClassVar[bool] = False  # whether it is wrong where writes pass torch's version counters
-    compiler_passes: ClassVar[tuple[Callable[[fx.GraphModule], None], ...]] = ()  # of the graph that a compiler gets
+    trusts_counters: ClassVar[bool] = False  # whether it is wrong when a write bypasses torch's version counters
+    compiler_passes: ClassVar[tuple[Callable[[fx.GraphModule], None], ...]] = ()  # over the graph that is compiled
 
-    mode: AbstractContextManager[object] | None = None  # is active during every call of `observe`
-    layers: frozenset[nn.Module] = frozenset()  # whose calls it has taken over; other rewrites leave them alone
+    mode: AbstractContextManager[object] | None = None  # active during every call of `observe`
+    layers: frozenset[nn.Module] = frozenset()  # layers whose calls it replaces; other rewrites leave them alone
 
     @classmethod
     @abstractmethod
     def applies(cls, target: RewriteTarget) -> bool:
-        """Whether it would change anything; it may raise any error, which counts as no."""
+        """Whether it would change anything; any error counts as no."""
 
     @classmethod  # noqa: B027
     def check(cls, target: RewriteTarget) -> None:
-        """Raises ValueError where the plan rules it out, such as by its mode of batch normalisation."""
+        """Raises ValueError if the plan rules it out, such as by its mode of batch normalisation."""
 
     @classmethod
     @abstractmethod
@@ -104,15 +104,15 @@ class Rewrite(ABC):
         """Change how the model is computed.
 
         Args:
-            graph: of the model's operations, to be changed in place, where a rewrite of the engine traces.
-            taken: layers that other rewrites have taken over, to be left as they are.
+            graph: the model's operations, to be changed in place; None if no rewrite of the engine traces.
+            taken: layers that other rewrites have replaced, to be left alone.
 
         Raises:
-            ValueError: there is nothing in this model that it could change.
+            ValueError: nothing in this model can be changed.
         """
 
     def refresh(self, point: Sequence[float] | None) -> None:  # noqa: B027 - most have nothing to do
-        """The weights were set anew: to this point, or to a whole set of weights, which is no point."""
+        """The weights were set: to this point, or (None) to a whole set of weights, which is no point."""
 
     def begin(self, batch: int | None) -> None:  # noqa: B027
         """The call that follows is for the batch with this number; None: for weights that are no point."""
@@ -125,7 +125,7 @@ class Rewrite(ABC):
 
 
 def applies(rewrite: type[Rewrite], target: RewriteTarget) -> bool:
-    """Whether a rewrite would change anything; not where asking raises, as for control flow that cannot be traced."""
+    """Whether a rewrite would change anything; False if the question raises, as for untraceable control flow."""
     try:
         with kept_alive():
             return rewrite.applies(target)
@@ -147,8 +147,8 @@ def tidy(graph: fx.GraphModule) -> None:
 class Forward:
     """Operation by operation: the reference, and the class that every other base derives from.
 
-    A base is such a class and a line with its rules in `landscape.core.plan.BASES`. That line names the hooks of
-    rewrites that the methods of the class call, and these alone decide which options go with it.
+    A base is such a class and a line with its rules in `landscape.core.plan.BASES`. That line names the rewrite hooks
+    that the class calls, and these alone decide which options the base can take.
 
     Args:
         model: its tensors are set from outside, between calls.
@@ -161,34 +161,34 @@ class Forward:
 
     @classmethod
     def check(cls, target: RewriteTarget) -> None:
-        """Raises JobError or ValueError where the engine cannot run."""
+        """Raises JobError or ValueError if the engine cannot run."""
 
     def refresh(self, point: Sequence[float] | None) -> None:
-        """To be called when the model's tensors were set: to this point, or to a whole set of weights (None)."""
+        """Call this after the model's tensors were set: to this point, or (None) to a whole set of weights."""
         for rewrite in self.rewrites.values():
             rewrite.refresh(point)
 
     def forget(self) -> None:
-        """To be called before calls for other samples, or for another row of points."""
+        """Call this before other samples, or another row of points."""
         for rewrite in self.rewrites.values():
             rewrite.forget()
 
     def begin(self, index: int | None) -> None:
-        """To be called before the call for batch number `index`; None: for weights that are no point."""
+        """Call this before batch number `index`; None: for weights that are no point."""
         for rewrite in self.rewrites.values():
             rewrite.begin(index)
 
     def observe(self, index: int | None, batch: Batch) -> Any:
-        """The observables of batch number `index`; None where the weights are not a point of the plane."""
+        """The observables of a batch; `index` is its number, or None if the weights are no point of the plane."""
         self.begin(index)
         with self.active():
             return self._observe(self.model, batch)
 
     def observe_points(self, stacked: Mapping[str, Tensor], batch: Batch) -> Any:
-        """The observables [points, samples] of a batch at stacked weights [points, …], where the base stacks points.
+        """The observables [points, samples] of a batch at stacked weights [points, …].
 
         Raises:
-            NotImplementedError: it computes one point after the other.
+            NotImplementedError: this base computes one point after the other.
         """
         raise NotImplementedError(f"{type(self).__name__} computes one point after the other")
 
@@ -205,11 +205,11 @@ class Forward:
         return modes
 
     def captures(self, index: int | None) -> bool:
-        """Whether this call for the batch is the only one in which Python has a part; the next ones replay it."""
+        """Whether this call for the batch runs Python for the last time; later calls replay its kernels."""
         return False
 
     def distrust_counters(self) -> None:
-        """Go on without the rewrites that rely on torch's version counters, as user code writes past them."""
+        """Remove the rewrites that rely on torch's version counters, since user code bypasses the counters."""
         for name in [name for name, rewrite in self.rewrites.items() if rewrite.trusts_counters]:
             self.rewrites.pop(name).close()
         self._collect_modes()
@@ -221,7 +221,7 @@ class Forward:
 
 
 class ObservedModel(nn.Module):
-    """`observe` as a module around the model, so that it is compiled or called with other weights as a whole."""
+    """`observe` and its model as one module, which is compiled or called with other weights as a whole."""
 
     def __init__(self, model: nn.Module, observe: Observe) -> None:
         super().__init__()
@@ -237,7 +237,7 @@ class ObservedModel(nn.Module):
 
 
 class Compiled(Forward):
-    """By `torch.compile`; shapes are fixed, so that every batch size is compiled once."""
+    """By `torch.compile`; shapes are fixed, so every batch size is compiled once."""
 
     def __init__(self, model: nn.Module, observe: Observe, rewrites: Mapping[str, Rewrite]) -> None:
         super().__init__(model, observe, rewrites)
@@ -247,7 +247,7 @@ class Compiled(Forward):
 
     @classmethod
     def check(cls, target: RewriteTarget) -> None:
-        """Raises ValueError where batches have shapes of their own, as each would be compiled anew."""
+        """Raises ValueError if batches have many shapes, each of which would be compiled."""
         if not target.same_shapes:
             raise ValueError("engine: compile prepares code for each shape, and the batches have shapes of their own")
 
@@ -270,9 +270,9 @@ CAPTURE_WARM_UPS = 3
 
 
 class Graphed(Forward):
-    """A CUDA graph per batch: one launch instead of one per operation. Weights and samples stay where they are.
+    """A CUDA graph per batch: one launch instead of one per operation. Weights and samples keep their addresses.
 
-    What is returned is overwritten by the next call for the same batch.
+    The next call for the same batch overwrites the returned tensors.
     """
 
     def __init__(self, model: nn.Module, observe: Observe, rewrites: Mapping[str, Rewrite]) -> None:
@@ -282,7 +282,7 @@ class Graphed(Forward):
 
     @classmethod
     def check(cls, target: RewriteTarget) -> None:
-        """Raises JobError where samples stream to the device, as a graph reads them from where they were."""
+        """Raises JobError if samples stream to the device: a graph reads them from a fixed address."""
         if not target.resident:
             raise JobError(
                 "engine: cudagraph replays batches that stay where they are, and the samples do not fit the device; "
@@ -290,11 +290,11 @@ class Graphed(Forward):
             )
 
     def captures(self, index: int | None) -> bool:
-        """Whether the batch is a point's and has no graph yet."""
+        """Whether a point is computed and the batch has no graph yet."""
         return index is not None and index not in self._graphs
 
     def observe(self, index: int | None, batch: Batch) -> Any:
-        """The observables of a batch by its graph, captured at its first call; without one where `index` is None."""
+        """The observables of a batch by its graph, captured at its first call; eagerly if `index` is None."""
         if index is None:
             return super().observe(index, batch)
         if index not in self._graphs:
@@ -318,7 +318,7 @@ class Graphed(Forward):
 
 
 class Stacked(Forward):
-    """Several points at once by `vmap`, the moved weights stacked. Whole sets of weights are computed one by one."""
+    """Several points at once by `vmap` over their stacked moved weights. Whole sets of weights run one by one."""
 
     def __init__(self, model: nn.Module, observe: Observe, rewrites: Mapping[str, Rewrite]) -> None:
         super().__init__(model, observe, rewrites)
@@ -326,7 +326,7 @@ class Stacked(Forward):
 
     @classmethod
     def check(cls, target: RewriteTarget) -> None:
-        """Raises ValueError where statistics are computed anew at every point, as stacked points would share them."""
+        """Raises ValueError if statistics are recomputed at every point, as stacked points would share them."""
         tracked = any(getattr(module, "running_mean", None) is not None for module in target.model.modules())
         if target.plan.statistics.recalibrated and tracked:
             raise ValueError(
@@ -345,18 +345,18 @@ class Stacked(Forward):
 
 
 # ----------------------------------------------------------------------------------------------------
-# The arithmetic of a plan put into force: threads, precision, deterministic kernels.
+# Applying the arithmetic of a plan: threads, precision, deterministic kernels.
 
 
 def autocast(plan: Plan, device: torch.device) -> contextlib.AbstractContextManager[None]:
-    """Lower precision in those operations that torch lowers, for a plan in bfloat16; else nothing."""
-    # Its cache holds for one block only, and must not be filled while a CUDA graph is captured.
+    """torch's autocast for a plan in bfloat16; otherwise nothing."""
+    # autocast's cache lives for one block only, and must not be filled while a CUDA graph is captured.
     return torch.autocast(device.type, torch.bfloat16, enabled=plan.precision == "bfloat16", cache_enabled=False)
 
 
 @contextlib.contextmanager
 def arithmetic(plan: Plan, device: torch.device) -> Iterator[None]:
-    """The plan's threads and precision and deterministic kernels; afterwards the process has its own settings again."""
+    """Within the block, the plan's threads, precision and deterministic kernels; afterwards the process's own."""
     tf32 = plan.precision == "tf32"
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32)
@@ -373,7 +373,7 @@ def arithmetic(plan: Plan, device: torch.device) -> Iterator[None]:
 
 
 def wait(device: torch.device) -> None:
-    """Wait until the device has done all that it was given."""
+    """Wait until the device has finished its queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

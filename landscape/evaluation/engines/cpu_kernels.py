@@ -1,8 +1,8 @@
 """Kernels of the CPU: a layer with the addition and the ReLU after it, layers of 8 bits, max-pooling by maxima.
 
-One kernel computes a layer together with the addition of a residual and the ReLU that follow it: the output is written
-once instead of two or three times. The kernels are oneDNN's, as torch's own compiler calls them
-(`torch._inductor.fx_passes.mkldnn_fusion`). They have no public name in torch: where they are missing nothing is fused.
+One kernel computes a layer together with the residual addition and the ReLU after it: the output is written once instead
+of two or three times. The kernels are oneDNN's, as torch's own compiler calls them
+(`torch._inductor.fx_passes.mkldnn_fusion`). They have no public name in torch: if they are missing, nothing is fused.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from landscape.problem.batches import exchange_tensors
 
 RELU = (torch.relu, torch.relu_, F.relu, F.relu_, "relu", "relu_")
 ADD = (operator.add, operator.iadd, torch.add, "add", "add_")
-# Functions and modules whose result lies in memory of its own, and never is a view of an input.
+# Functions and modules whose result has its own memory and is never a view of an input.
 FRESH = (operator.add, operator.mul, torch.add, torch.mul, torch.relu, F.pad, "add", "mul", "relu")
 FRESH_MODULES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, _BatchNorm)
 
 
 class Fused(Rewrite):
-    """Fuses each layer with the addition and the ReLU after it, where one kernel can compute them all."""
+    """Fuses each layer with the addition and the ReLU after it, if one kernel can compute them all."""
 
     traces = True
 
@@ -43,22 +43,22 @@ class Fused(Rewrite):
             return False
         graph = fx.symbolic_trace(target.model)
         if applies(Folded, target):
-            fold_norms(graph)  # a batch norm between a convolution and its ReLU would keep them apart
+            fold_norms(graph)  # a batch norm between a convolution and its ReLU would prevent fusing
         return bool(fuse(graph))
 
     @classmethod
     def install(cls, target: RewriteTarget, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
-        """Fuse in the graph all layers that can be, except those that are taken."""
+        """Fuse all layers of the graph that can be fused, except the taken ones."""
         if graph is None or (not fuse(graph, taken) and not taken):
-            raise ValueError("no layer is followed by anything that its kernel here could do")
+            raise ValueError("no layer is followed by an addition or a ReLU that its kernel could compute")
         return cls()
 
 
 class FusedLayer(nn.Module):
-    """A linear layer or 2-D convolution, then `+ residual` where there is one, then ReLU where asked for.
+    """A linear layer or 2-D convolution, then optionally `+ residual`, then optionally ReLU.
 
     Args:
-        layer: is not copied, so that weights which are set in it between calls are used.
+        layer: is not copied, so weights set in it between calls are used.
         relu: whether max(0, ·) comes last.
         overwrite: whether the sum may be written to the memory of the residual.
     """
@@ -68,7 +68,7 @@ class FusedLayer(nn.Module):
         self.layer, self.relu, self.overwrite = layer, relu, overwrite
 
     def forward(self, inputs: Tensor, residual: Tensor | None = None) -> Tensor:
-        """relu(layer(inputs) + residual), either where there is one; by torch where the kernel is not made for it."""
+        """relu(layer(inputs) + residual), both optional; by torch if the kernel does not support these tensors."""
         autocast = torch.is_autocast_enabled("cpu")
         dtype = torch.get_autocast_dtype("cpu") if autocast else self.layer.weight.dtype
         if autocast:
@@ -89,15 +89,15 @@ class FusedLayer(nn.Module):
         return _kernel("_convolution_pointwise", "binary")(inputs, residual, *given, "add", 1.0, *self._after(None))
 
     def _after(self, nothing: str | None) -> tuple[str | None, list[Any], str]:
-        """What the kernel does last: its name, numbers and algorithm."""
+        """The kernel's last operation: its name, numbers and algorithm."""
         return ("relu" if self.relu else nothing, [], "")
 
     def _takes(self, inputs: Tensor, residual: Tensor | None, dtype: torch.dtype) -> bool:
-        """Whether the kernel is made for these tensors."""
+        """Whether the kernel supports these tensors."""
         if inputs.dtype != dtype or dtype not in (torch.float32, torch.bfloat16) or not inputs.numel():
             return False
         if torch.is_grad_enabled():
-            return False  # it has no derivative
+            return False  # the kernel has no derivative
         if isinstance(self.layer, nn.Linear):
             return inputs.dim() > 1
         if inputs.dim() != 4 or residual is None:
@@ -126,9 +126,9 @@ def _shape(layer: nn.Conv2d, inputs: Sequence[int]) -> tuple[int, ...]:
 
 
 def fuse(model: fx.GraphModule, leave: frozenset[nn.Module] = frozenset()) -> int:
-    """Rewrite a traced model in place, and return how many layers were fused. `leave` these layers as they are.
+    """Rewrite a traced model in place, and return how many layers were fused. `leave` names layers to leave alone.
 
-    A ReLU that could not be fused is moved behind the max-pooling that follows it, where there are fewer values:
+    A ReLU that could not be fused is moved behind the max-pooling that follows it, to fewer values:
     max(0, max xᵢ) = max max(0, xᵢ).
     """
     if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_convolution_pointwise"):  # type: ignore[no-untyped-call]
@@ -140,7 +140,7 @@ def fuse(model: fx.GraphModule, leave: frozenset[nn.Module] = frozenset()) -> in
             continue
         chain = _Chain.of(model, node, may_add=isinstance(layer, nn.Conv2d))
         if chain.last is node and isinstance(layer, nn.Conv2d):
-            continue  # nothing after it can be computed with it
+            continue  # nothing to fuse
         name = f"fused_{count}"
         model.add_submodule(name, FusedLayer(layer, relu=chain.relu, overwrite=chain.may_overwrite(model)))
         with model.graph.inserting_after(chain.last):
@@ -157,7 +157,7 @@ def fuse(model: fx.GraphModule, leave: frozenset[nn.Module] = frozenset()) -> in
 
 
 def _cheapen(model: fx.GraphModule, relu: fx.Node) -> None:
-    """Compute a ReLU after max-pooling instead of before it, and in place where nothing else reads its input."""
+    """Compute a ReLU after max-pooling instead of before it, and in place if nothing else reads its input."""
     [given] = cast(tuple[fx.Node], relu.args)
     if len(given.users) > 1 or not _is_fresh(model, given):
         return
@@ -196,8 +196,8 @@ class _Chain:
     def of(cls, model: fx.GraphModule, node: fx.Node, *, may_add: bool) -> _Chain:
         """The longest chain in which each call is the only reader of the one before, and nothing writes in between.
 
-        The fused layer is computed where the last call of the chain stands, so it would see whatever a call between
-        them had written to its inputs.
+        The fused layer runs at the place of the chain's last call, so it would see what a call in between had written
+        to its inputs.
         """
         chain = cls([node])
         reader = chain._reader()
@@ -213,7 +213,7 @@ class _Chain:
         return next(iter(self.last.users)) if len(self.last.users) == 1 else None
 
     def may_overwrite(self, model: fx.GraphModule) -> bool:
-        """Whether nothing, the layer itself included, reads the residual's memory after the sum is written to it."""
+        """Whether nothing, not even the layer itself, reads the residual's memory after the sum is written to it."""
         residual = self.residual
         if residual is None or residual is self.nodes[0].args[0] or not _is_fresh(model, residual):
             return False
@@ -222,7 +222,7 @@ class _Chain:
 
 
 def _layer(model: fx.GraphModule, node: fx.Node) -> nn.Linear | nn.Conv2d | None:
-    """The layer that is called, if its kernel can do more than the layer alone."""
+    """The called layer, if its kernel can do more than the layer alone."""
     if node.op != "call_module" or len(node.args) != 1 or node.kwargs:
         return None
     module = model.get_submodule(str(node.target))
@@ -234,7 +234,7 @@ def _layer(model: fx.GraphModule, node: fx.Node) -> nn.Linear | nn.Conv2d | None
 
 
 def _other_summand(model: fx.GraphModule, node: fx.Node, layer: fx.Node) -> fx.Node | None:
-    """The other summand, where a call adds something to a layer's output; None for other calls."""
+    """The other summand of a call that adds something to a layer's output; None for other calls."""
     if _callee(node) not in ADD or len(node.args) != 2 or node.kwargs:
         return None
     one, other = node.args
@@ -250,13 +250,13 @@ def _is_relu(model: fx.GraphModule, node: fx.Node) -> bool:
 
 def _is_fresh(model: fx.GraphModule, node: fx.Node) -> bool:
     if node.op == "call_module":
-        # A fused layer that overwrites its residual does so only where nothing reads the residual any more.
+        # A fused layer overwrites its residual only if nothing reads the residual any more.
         return isinstance(model.get_submodule(str(node.target)), (*FRESH_MODULES, FusedLayer))
     return _callee(node) in FRESH and not _writes(model, node)
 
 
 def _writes(model: fx.GraphModule, node: fx.Node) -> bool:
-    """Whether a call may write to what it is given."""
+    """Whether a call may write to its arguments."""
     if node.op == "call_module":
         module = model.get_submodule(str(node.target))
         return bool(getattr(module, "inplace", False)) or getattr(module, "overwrite", False)
@@ -288,18 +288,18 @@ def _between(model: fx.GraphModule, first: fx.Node, last: fx.Node) -> list[fx.No
 # ----------------------------------------------------------------------------------------------------
 # Linear layers and 2-D convolutions whose weights and inputs have 8 bits, by oneDNN's integer kernels on a CPU.
 #
-# Products of 8-bit integers are added in 32 bits, exactly, and scaled once: y = s_x·s_w·Σ(x_q − z)·w_q + b. What is
-# left of a difference from layers that compute with rounded numbers is the rounding of those. The kernels are those
-# that torch's own compiler calls for quantised models (`torch._inductor.fx_passes.quantization`). They have no public
-# name in torch: where they are missing, or the processor has no instructions for them (AVX512-VNNI or AVX-VNNI, without
-# which sums of two products saturate at 16 bits), nothing is taken over.
+# Products of 8-bit integers are added exactly in 32 bits, and scaled once: y = s_x·s_w·Σ(x_q − z)·w_q + b. Layers that
+# compute with rounded floating-point numbers differ by their own rounding only. The kernels are those that torch's
+# compiler calls for quantised models (`torch._inductor.fx_passes.quantization`). They have no public name in torch: if
+# they are missing, or the processor lacks AVX512-VNNI and AVX-VNNI (without which sums of two products saturate at 16
+# bits), no layer is replaced.
 
 MOST = 127  # of an integer weight
 
 
 @dataclass
 class _Layer:
-    """A layer that is taken over, and its packed weights; None where they are to be packed, or cannot be."""
+    """A replaced layer and its packed weights; None before they are packed, or if they cannot be."""
 
     name: str
     module: nn.Module
@@ -309,11 +309,11 @@ class _Layer:
 
 
 class Integers(Rewrite):
-    """Computes layers in integers where the ranges of their inputs are known; elsewhere as they are.
+    """Computes layers in integers if the ranges of their inputs are known; otherwise unchanged.
 
     Args:
         layers: by their names in the model that is called.
-        rounded: the modules of the same names whose weights are rounded; others where batch norms are folded.
+        rounded: the modules of the same names whose weights are rounded; folding a batch norm makes them differ.
     """
 
     def __init__(
@@ -330,14 +330,14 @@ class Integers(Rewrite):
 
     @classmethod
     def applies(cls, target: RewriteTarget) -> bool:
-        """Whether the processor has the kernels, and a layer has such weights and inputs."""
+        """Whether the processor has the kernels, and a layer has 8-bit weights and inputs."""
         if target.plan.quantise is None or not target.plan.quantise.is_int8 or target.plan.precision != "float32":
             return False
         return target.device.type == "cpu" and has_kernels() and bool(_layers_of(target.model, target))
 
     @classmethod
     def install(cls, target: RewriteTarget, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
-        """Take over all such layers, except those that are taken."""
+        """Replace all such layers, except the taken ones."""
         if not has_kernels() or target.device.type != "cpu" or target.plan.precision != "float32":
             raise ValueError("int8 needs a CPU with kernels for 8-bit integers (VNNI), and precision float32")
         layers = _layers_of(target.model if graph is None else graph, target)
@@ -348,7 +348,7 @@ class Integers(Rewrite):
         return cls(layers, rounded, target.weights.rounding, target.activations)
 
     def refresh(self, point: Sequence[float] | None) -> None:
-        """The weights that are packed are those of another point."""
+        """Drop the packed weights: they belong to another point."""
         for layer in self._taken:
             layer.is_fresh = False
 
@@ -366,7 +366,7 @@ class Integers(Rewrite):
         if not layer.is_fresh:
             layer.packed, layer.is_fresh = self._pack(layer, over), True
         given = levels(input, over)
-        # There is no integer for what is not finite: the layer then computes as though nothing were integers.
+        # NaN and infinity have no integer: the layer then computes in floating point.
         if layer.packed is None or not bool(given.sum().isfinite()):
             return layer.plain((given - over.zero_point) * over.scale)
         return self._kernel(layer, given.to(torch.uint8), over)

@@ -1,7 +1,7 @@
 """Activations below the first moved layer, computed once per batch and reused at every point.
 
-A module that holds no moved tensor and gets the same input at every point gives the same output at every point. Which
-ones these are is learnt by looking: no trace, so any control flow will do. The bits are those of computing it again.
+A module that holds no moved tensor and gets the same input at every point gives the same output at every point. Such
+modules are found by watching calls, not by tracing, so any control flow is allowed. Reused outputs have the same bits.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from landscape.evaluation.weights import MovingWeights
 from landscape.problem.batches import first_of
 from landscape.problem.user_code import kept_alive
 
-SHARE_OF_MEMORY = 0.25  # of what is free, for activations that are kept
-TRIAL = 0  # the batch on which it is learnt what stays the same
+SHARE_OF_MEMORY = 0.25  # of the free memory, for kept activations
+TRIAL = 0  # the batch on which stable modules are found
 
 
 @dataclass(frozen=True)
 class _Record:
-    """One call of a module: its inputs and output, and the versions that tell whether they were written to since."""
+    """One call of a module: its inputs and output, and their versions, which show later writes."""
 
     inputs: Any
     output: Any
@@ -64,13 +64,13 @@ class Reuse(Rewrite):
         if any(
             isinstance(module, torch.jit.ScriptModule) or hasattr(module, "_orig_mod") for module in model.modules()
         ):
-            return  # scripted and compiled modules: their calls cannot be taken over
+            return  # the calls of scripted and compiled modules cannot be replaced
         for module in _topmost_unmoved(model, {id(tensor) for tensor in moved}):
             self._wrap(module)
 
     @classmethod
     def applies(cls, target: RewriteTarget) -> bool:
-        """Whether something moves, statistics and batches are fixed, and writes to the model can be seen."""
+        """Whether some tensor moves, statistics and batches are fixed, and writes to the model can be seen."""
         # Kept inputs would hold streamed batches in the memory of the device.
         fixed = target.plan.statistics.fixed and target.resident
         return fixed and bool(target.weights.moved) and not target.hides_writes
@@ -81,7 +81,7 @@ class Reuse(Rewrite):
         return cls(target.model, target.weights.moved_tensors, target.device)
 
     def begin(self, batch: int | None) -> None:
-        """The calls that follow are for this batch; None: for weights that are no point, computed as they are."""
+        """The calls that follow are for this batch; None: for weights that are no point, computed normally."""
         self._batch = batch
         self._calls.clear()
 
@@ -106,7 +106,7 @@ class Reuse(Rewrite):
         module.forward = recalled
 
     def _call(self, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        # With gradients on, an output of before would lead to the input of before.
+        # With gradients on, an earlier output's graph would lead to the earlier input.
         if self._batch is None or torch.is_grad_enabled() or module not in self._originals:
             return forward(*args, **kwargs)
         key = (module, self._batch, self._calls[module])
@@ -122,7 +122,7 @@ class Reuse(Rewrite):
         return self._remember(key, forward, given)
 
     def _is_promising(self, key: tuple[nn.Module, int, int], given: Any) -> bool:
-        """Whether the input has the sums of that of the point before; outputs are kept from then on, not sooner."""
+        """Whether the input has the same sums as at the previous point; only then are outputs kept."""
         if key[1] != TRIAL:
             return False
         now = _sums(given)
@@ -134,7 +134,7 @@ class Reuse(Rewrite):
         return before == now
 
     def _is_stable(self, module: nn.Module, forward: Callable[..., Any], known: _Record) -> bool:
-        """Whether computing it at another point gives the same output; it may use weights that it does not hold."""
+        """Whether the module gives the same output at another point; it may use weights that it does not hold."""
         if module not in self._stable:
             args, kwargs = known.inputs
             if not same_bits(forward(*args, **kwargs), known.output):
@@ -157,12 +157,12 @@ class Reuse(Rewrite):
         return output
 
     def _forget(self, module: nn.Module) -> None:
-        """Stop reusing a module: its input moves, it writes in place, it draws, or memory does not suffice."""
+        """Stop reusing a module: its input varies, it writes in place or draws, or memory runs out."""
         original = self._originals.pop(module)
-        if module in self._with_own_forward:  # the user has set it, as to share another module's
+        if module in self._with_own_forward:  # set by the user, such as to share another module's
             module.forward = original
         else:
-            del module.forward  # superposition looks for this attribute, and leaves layers alone that have it
+            del module.forward  # superposition leaves layers alone that have this attribute
         self._stable.discard(module)
         for key in [key for key in self._records if key[0] is module]:
             self._left += sum(tensor.nbytes for tensor in _tensors(self._records.pop(key).output))
@@ -199,7 +199,7 @@ def _exact(tensor: Tensor) -> torch.dtype:
 
 
 def _is_comparable(value: Any) -> bool:
-    """Whether the value is made of tensors and plain containers alone."""
+    """Whether the value consists of tensors and plain containers only."""
     if isinstance(value, (tuple, list)):
         return all(map(_is_comparable, value))
     if isinstance(value, dict):
@@ -208,7 +208,7 @@ def _is_comparable(value: Any) -> bool:
 
 
 def same_bits(one: Any, other: Any) -> bool:
-    """Whether two values hold the same bits in the same layout; tensors, plain containers and numbers do."""
+    """Whether two values hold the same bits in the same layout; for tensors, plain containers and numbers."""
     if one is other:
         return True
     if isinstance(one, Tensor) and isinstance(other, Tensor):
@@ -223,15 +223,15 @@ def same_bits(one: Any, other: Any) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Moved layers that see the same input at every point: their outputs are sums of outputs computed once per batch.
+# Moved layers with the same input at every point: their outputs are sums of outputs computed once per batch.
 #
 # A linear layer or a convolution is affine in its weights. With θ₀ = (W₀, b₀) and directions dₖ = (Dₖ, eₖ) its output
 # is
 # y(c) = (W₀x + b₀) + Σₖ cₖ·(Dₖx + eₖ),
 #
-# so that along a row of points, where only the last coordinate changes, two outputs give all of them: what the row
-# shares, and what its direction adds. A point then costs one pass over the output instead of the layer. The points of a
-# row are evaluated within a batch, not the batches within a point, so that only two outputs of one batch are kept.
+# so along a row of points, where only the last coordinate changes, two outputs give all others: the part that the row
+# shares, and the part of its direction. A point then costs one pass over the output instead of the layer. All points
+# of a row are evaluated on one batch before the next batch, so only two outputs of one batch are kept.
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 Parts = Sequence[tuple[Tensor | None, Tensor | None]]  # weight and bias of θ₀, then of every direction
@@ -240,20 +240,20 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 
 class InputVaries(RuntimeError):
-    """A layer got another input at one point than at another."""
+    """A layer's input differs between two points."""
 
 
 def layers_of_same_input(
     model: nn.Module, moved: Sequence[Tensor], observe_points: Sequence[Callable[[], Any]]
 ) -> list[Layer]:
-    """The moved layers whose outputs are such sums: those whose inputs are the same at every point.
+    """The moved layers whose inputs are the same at every point, so that their outputs are such sums.
 
     Args:
         observe_points: observe the same few samples, each at another point.
 
     Raises:
-        ValueError: there are none, as where all are held in bfloat16, or random numbers are drawn, whose order would
-            change.
+        ValueError: there are none, such as when all are held in bfloat16; or `observe` draws random numbers, whose
+            order would change.
     """
     moved_ids = {id(tensor) for tensor in moved}
     layers = [module for module in model.modules() if _is_affine(module, moved_ids)]
@@ -302,10 +302,10 @@ def find_superposable(target: RewriteTarget) -> list[Layer]:
 
 
 class Superposition(Rewrite):
-    """Takes over the calls of `layers`: sums of what they return for a row of points and for its direction.
+    """Replaces the calls of `layers` by sums of two outputs: one for a row of points, one for its direction.
 
     Args:
-        weights: of the model that the layers are in.
+        weights: the weights of the model that holds the layers.
         layers: from `layers_of_same_input`.
     """
 
@@ -322,12 +322,12 @@ class Superposition(Rewrite):
 
     @classmethod
     def applies(cls, target: RewriteTarget) -> bool:
-        """Whether a moved layer gets the same input at two points; raises where it cannot be found out."""
+        """Whether a moved layer gets the same input at two points; raises if that cannot be determined."""
         return bool(find_superposable(target))
 
     @classmethod
     def install(cls, target: RewriteTarget, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
-        """Take over the calls of these layers."""
+        """Replace the calls of these layers."""
         return cls(target.weights, find_superposable(target))
 
     @property
@@ -336,12 +336,12 @@ class Superposition(Rewrite):
         return len(self._sums)
 
     def refresh(self, point: Sequence[float] | None) -> None:
-        """The calls that follow are for this point; None: for weights that are no point, computed as they are."""
+        """The calls that follow are for this point; None: for weights that are no point, computed normally."""
         self._point = point
         self._calls.clear()
 
     def forget(self) -> None:
-        """Nothing is kept, and calls are computed as they are until a point of another row, or of other samples."""
+        """Drop kept outputs; calls are computed normally until the next `refresh` to a point."""
         self._sums.clear()
         self.refresh(None)
 
@@ -364,7 +364,7 @@ class Superposition(Rewrite):
 
 @dataclass(frozen=True)
 class _Sum:
-    """The outputs of one call for the weights that a row shares and for the row's direction, in float32 at least."""
+    """A call's outputs for the weights that a row shares and for the row's direction, in float32 at least."""
 
     inputs: Tensor
     version: int
@@ -391,7 +391,7 @@ class _Sum:
 
 
 def _move(parts: Sequence[Tensor | None], first: Sequence[float]) -> Tensor | None:
-    """A weight, or a bias, at the coordinates that a row shares; None where the layer has none."""
+    """A weight or bias at the coordinates that a row shares; None if the layer has none."""
     origin, *axes = parts[:-1]
     if origin is not None:
         for axis, coordinate in zip(axes, first, strict=True):
@@ -401,9 +401,9 @@ def _move(parts: Sequence[Tensor | None], first: Sequence[float]) -> Tensor | No
 
 
 def _compute_outputs(layer: Layer, inputs: Tensor, parts: Parts) -> list[Tensor]:
-    """The layer's outputs with each of these weights and biases, None standing for zeros.
+    """The layer's outputs with each of these weights and biases, where None means zeros.
 
-    All at once, as one layer of more outputs: a kernel with a handful of them makes poor use of the processor.
+    They are computed as one layer with more outputs: a kernel with few outputs uses the processor poorly.
     """
     zeros = torch.zeros_like(layer.weight)
     weights = [zeros if weight is None else weight for weight, _ in parts]
@@ -416,12 +416,12 @@ def _compute_outputs(layer: Layer, inputs: Tensor, parts: Parts) -> list[Tensor]
     else:
         outputs = layer._conv_forward(inputs, torch.cat(weights), torch.cat(biases))
         dim = -1 - len(layer.kernel_size)
-    # Where channels come first, a chunk of one sample is one piece of memory already; else copying makes it one.
+    # With channels first, a chunk of one sample is contiguous already; otherwise it is copied.
     return [chunk if outputs.is_contiguous() else chunk.clone() for chunk in outputs.chunk(len(parts), dim)]
 
 
 def _is_affine(module: nn.Module, moved: set[int]) -> bool:
-    """Whether a module is nothing but one of `LAYERS`, of a real type, and moves."""
+    """Whether a module is exactly one of `LAYERS`, real-valued, and moves."""
     plain = type(module) in LAYERS and "forward" not in vars(module) and not any(getattr(module, n) for n in HOOKS)
     tensors = list(module.parameters())
     return (
@@ -430,7 +430,7 @@ def _is_affine(module: nn.Module, moved: set[int]) -> bool:
 
 
 class _Inputs:
-    """While active, what the layers are called with is compared from point to point."""
+    """While active, compares the inputs of the layers from point to point."""
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         self._layers = [cast(Layer, layer) for layer in layers]
@@ -452,7 +452,7 @@ class _Inputs:
         self._now.setdefault(layer, []).append(inputs[0].clone())
 
     def end_point(self) -> None:
-        """Go on with the layers whose inputs at this point were those of the points before."""
+        """Drop the layers whose inputs at this point differ from those of earlier points."""
         if self._before is not None:
             self._now = {
                 layer: inputs for layer, inputs in self._now.items() if same_bits(inputs, self._before.get(layer))

@@ -1,1 +1,1 @@
-"""Which engine and which batches are fastest here: a bounded search by measuring, and what it found before."""
+"""Which engine and which batches are fastest here: a bounded search by measuring, and earlier choices."""

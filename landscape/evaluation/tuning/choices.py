@@ -1,8 +1,8 @@
 """What a search for the fastest engine may choose, what it has chosen, and the choices that are kept for later jobs.
 
-Kept choices lie in a folder of the user's, so that the same job has the same bits again: one small file per key
-(`key_of` in `trials.py`), in which the first choice of each budget stays. Its content is data from outside: its size is
-bounded, its fields are checked, and a file that cannot be read is passed over with a line in the log.
+Kept choices lie in a folder of the user, so that the same job has the same bits again: one small file per key (`key_of`
+in `trials.py`), which keeps the first choice of each budget. The files are untrusted: their size is bounded, their
+fields are checked, and an unreadable file is ignored with a line in the log.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from landscape.core.files import folder_of_user, whole_file
 from landscape.core.plan import Engine, Plan
 from landscape.surface.record_parts import EngineChoice, TrialRecord
 
-DEFAULT_POINT_SECONDS = 0.1  # where a point cannot be measured
+DEFAULT_POINT_SECONDS = 0.1  # if a point cannot be measured
 
 log = logging.getLogger("landscape")
 
 
 @dataclass(frozen=True)
 class TuningScope:
-    """What may be chosen.
+    """What a search may choose.
 
     Args:
-        engine: the one that the job asks for; None: the fastest is chosen.
-        may_choose_batch_size: whether the batch size is not given.
-        points: of the whole job; where they take too little time, nothing is measured.
-        row: points in a row of the job's tiles; None where the tiles suit the cost of a point.
+        engine: the engine that the job asks for; None: the fastest is chosen.
+        may_choose_batch_size: whether the job leaves the batch size open.
+        points: of the whole job; if they take too little time, nothing is measured.
+        row: points in a row of the job's tiles; None if the cost of a point decides the tiles.
     """
 
     engine: Engine | None = None
@@ -52,8 +52,8 @@ class Limits:
     """How long a search may take.
 
     Args:
-        share: the part of the time that the job would take with the engine planned at first.
-        longest: seconds that are not exceeded, however long the job.
+        share: of the job's time with the first planned engine.
+        longest: seconds; the limit for any job.
         shortest: seconds; a job whose share is less does not search.
     """
 
@@ -72,12 +72,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Trial(Candidate):
-    """What a search has found of one candidate.
+    """The result for one candidate.
 
     Args:
-        samples_per_second: of one process, while all of them compute; None where it was not timed.
-        refused: why it cannot be used; empty where it can.
-        over_best: its speed over that of the best candidate so far, the median over the rounds; None where it was not
+        samples_per_second: of one process, while all of them compute; None if it was not timed.
+        refused: why it cannot be used; empty if it can.
+        over_best: its speed over that of the best candidate so far, the median over the rounds; None if it was not
             timed against another.
         spread: how far these ratios lie apart; None likewise.
     """
@@ -88,20 +88,20 @@ class Trial(Candidate):
     spread: float | None = None
 
     def record(self) -> TrialRecord:
-        """The trial as it is recorded with a landscape, the engine as text."""
+        """The landscape's record of the trial."""
         return TrialRecord(**{**vars(self), "engine": str(self.engine)})
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """The plan to use, what a point costs with it, and what is recorded of the choice.
+    """The plan to use, the cost of a point with it, and facts about the choice.
 
     Args:
-        precision_error: the largest difference of the mean loss from float32 at the probe points; None where the
+        precision_error: the largest difference of the mean loss from float32 at the probe points; None if the
             precision is no lower.
-        since: when an earlier job chose, where that choice was taken.
-        processes: the most that were timed at once.
-        raised: what user code raised at the point that was to be timed, on one line.
+        since: when an earlier job made the choice; None if this one did.
+        processes: the most processes that were timed at once.
+        raised: the exception of user code at the point to be timed, on one line.
     """
 
     plan: Plan
@@ -114,7 +114,7 @@ class Tuned:
     raised: str = field(default="", compare=False)
 
     def record(self) -> EngineChoice:
-        """What is recorded with a landscape of how its engine was chosen."""
+        """The landscape's record of how its engine was chosen."""
         return EngineChoice(
             engine=str(self.plan.engine),
             batch_size=self.plan.batch_size,
@@ -127,7 +127,7 @@ class Tuned:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Choices that are kept, and the files they lie in.
+# Kept choices and their files.
 
 CACHE = "LANDSCAPE_CACHE"  # the folder in place of ~/.cache/landscape; empty: nothing is kept
 MOST_FILES, LARGEST_FILE = 256, 1 << 16
@@ -140,7 +140,7 @@ def _parsed_engine(value: Any) -> Any:
 
 
 def _parsed_date(text: str) -> str:
-    """The date, written anew: it is printed, and must hold nothing but what it should."""
+    """The date, parsed and formatted anew: it is printed, so no other text may pass."""
     return datetime.fromisoformat(text).isoformat(timespec="seconds")
 
 
@@ -156,7 +156,7 @@ class TunedChoice:
 
     Args:
         since: the time of the choice, in ISO format.
-        complete: whether a longer search would try nothing else; if not, the budget had run out.
+        complete: whether the search tried every candidate; False if its budget ran out.
     """
 
     engine: _EngineName
@@ -168,22 +168,22 @@ class TunedChoice:
 
 @pydantic.dataclasses.dataclass(frozen=True, config=_STRICT)
 class TuningRecord:
-    """What is kept under one key: the first measured cost of a point, and choices by the search's budget in seconds.
+    """The record of one key: the first measured cost of a point, and choices by the search's budget in seconds.
 
-    The cost decides how long a search may take. It is kept, as its noise would give the same job another budget each
-    time it is measured.
+    The cost decides how long a search may take. It is kept because a new, noisy measurement would give the same job
+    another budget.
     """
 
     seconds_per_point: _Seconds
     choices: Mapping[_Seconds, TunedChoice] = field(default_factory=dict)
 
     def choice_for(self, budget: float) -> TunedChoice | None:
-        """The choice of a search with this budget, else of the first that left nothing untried."""
+        """The choice of a search with this budget, else of the first complete search."""
         complete = (choice for choice in self.choices.values() if choice.complete)
         return self.choices.get(budget) or min(complete, key=lambda choice: choice.since, default=None)
 
     def with_choice(self, budget: float, choice: TunedChoice, dropped: TunedChoice | None = None) -> TuningRecord:
-        """This one without the choice that was dropped, and with a new one unless its budget has one already."""
+        """This record without the `dropped` choice, and with the new one unless its budget has a choice already."""
         others = {seconds: other for seconds, other in self.choices.items() if other != dropped}
         return replace(self, choices={budget: choice, **others})
 
@@ -192,27 +192,27 @@ _RECORD = TypeAdapter(TuningRecord)
 
 
 class KeptChoices:
-    """The records in one folder, by key. A file that cannot be read or written is passed over and never ends a job."""
+    """The records in one folder, by key. A file that cannot be read or written is ignored, and never ends a job."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
 
     @classmethod
     def of_user(cls, environment: Mapping[str, str] = os.environ) -> KeptChoices:
-        """Those in LANDSCAPE_CACHE, else in XDG_CACHE_HOME/landscape, else in ~/.cache/landscape."""
+        """The records in LANDSCAPE_CACHE, else in XDG_CACHE_HOME/landscape, else in ~/.cache/landscape."""
         given = environment.get(CACHE)
         if given is None:
             folder = folder_of_user("XDG_CACHE_HOME", ".cache", environment)
         else:
             folder = Path(given) if given else None
         if folder is not None and not folder.is_absolute():
-            # Workers and the user's code have working directories of their own.
+            # Workers and user code have other working directories.
             log.warning("%s: must be an absolute folder, not %s; no choice of an engine is kept", CACHE, quoted(given))
             folder = None
         return cls(folder and folder / "engines")
 
     def read(self, key: str) -> TuningRecord | None:
-        """What is kept under a key; None where there is nothing, or what is there cannot be read."""
+        """The record of a key; None if there is none, or it cannot be read."""
         if self.folder is None:
             return None
         file = self.folder / f"{key}.json"
@@ -235,16 +235,15 @@ class KeptChoices:
         self, key: str, seconds_per_point: float, budget: float = 0.0, choice: TunedChoice | None = None,
         dropped: TunedChoice | None = None,
     ) -> TuningRecord:  # fmt: skip
-        """Keep the cost of a point, and the choice of a search with this budget, in a file that this user alone reads.
+        """Keep the cost of a point, and the choice of a search with this budget, in a file that only this user reads.
 
-        What another process has kept meanwhile stays, and is added to. The oldest files are removed where there are too
-        many.
+        Entries that another process has written meanwhile stay. The oldest files are removed if there are too many.
 
         Args:
-            dropped: a kept choice that does not hold any more, and may be replaced.
+            dropped: a kept choice that is no longer valid, and may be replaced.
 
         Returns:
-            What is kept now: of two processes that searched at once, the choice of the first.
+            The record as it is now: of two simultaneous searches, the choice of the first one.
         """
 
         def added(there: TuningRecord | None) -> TuningRecord:
@@ -263,14 +262,14 @@ class KeptChoices:
                         temporary.write_bytes(_RECORD.dump_json(kept, indent=1))
                     _remove_oldest(self.folder)
             return kept
-        except (OSError, NotImplementedError) as error:  # the latter where a file system knows no locks
+        except (OSError, NotImplementedError) as error:  # the latter from a file system without locks
             reason = getattr(error, "strerror", None) or one_line(error)
             log.info("engine: the choice is not kept in %s: %s", str(self.folder), reason)
             return added(None)
 
 
 def _remove_oldest(folder: Path) -> None:
-    """Remove the records that were written longest ago, down to the number that is kept."""
+    """Remove the oldest records beyond the number to keep."""
     files = [file for file in folder.iterdir() if _NAME.fullmatch(file.name)]
     files.sort(key=lambda file: file.lstat().st_mtime, reverse=True)
     for file in files[MOST_FILES:]:

@@ -1,7 +1,7 @@
 """The search for the fastest engine: which candidate is timed next, which one has won, and when the search ends.
 
-It touches no model and no file. What it wants done it asks for by a `TuningRequest`, so that the same search runs in
-this process with others beside it (`tune` in `trials.py`) and on the workers of a cluster.
+It touches no model and no file: it sends a `TuningRequest` for everything. So the same search runs in this process
+with others beside it (`tune` in `trials.py`), and on the workers of a cluster.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from landscape.evaluation.tuning.choices import (
 )
 
 # ----------------------------------------------------------------------------------------------------
-# What a search asks for, and what it is answered.
+# The requests of a search, and their answers.
 
 
 @dataclass(frozen=True)
 class TuningRequest:
-    """A method of `trials.Trials` to be called: in one process, or in all at once where `everyone` is set."""
+    """A method of `trials.Trials` to call: in one process, or with `everyone` in all at once."""
 
     method: Literal["measure", "examine", "set_up", "time", "check", "keep", "conclude"]
     arguments: tuple[Any, ...] = ()
@@ -44,20 +44,20 @@ class TuningRequest:
 
 @dataclass(frozen=True)
 class Failed:
-    """The answer where a request raised an error."""
+    """The answer to a request that raised an error."""
 
     reason: str
 
 
-Ask = Callable[[TuningRequest], Sequence[Any]]  # one answer of each process that was asked and has not ended
+Ask = Callable[[TuningRequest], Sequence[Any]]  # one answer of each process that is still alive
 
 
 @dataclass(frozen=True)
 class MeasuredCost:
-    """The plan with batches that fit, the seconds of a point, and what was kept of earlier searches.
+    """The plan with batches that fit, the seconds of a point, and the record of earlier searches.
 
     Args:
-        key: of what a choice depends on; empty where none is to be kept.
+        key: a digest of everything that a choice depends on; empty if no choice is to be kept.
     """
 
     plan: Plan
@@ -70,11 +70,11 @@ class MeasuredCost:
 
 @dataclass(frozen=True)
 class Facts:
-    """What decides which candidates there are.
+    """The facts that decide which candidates there are.
 
     Args:
-        options: of an engine, that would change how the model is computed.
-        axes: of the landscape.
+        options: engine options that would change how the model is computed.
+        axes: the number of the landscape's axes.
         resident: whether the samples stay on the device.
         whole_batches: whether the data itself cuts the batches, whatever the batch size.
     """
@@ -91,7 +91,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Slice:
-    """A candidate, how many of its batches are timed, and the assumed number of points that share their row's cost."""
+    """A candidate, how many of its batches are timed, and the assumed number of points that share a row's cost."""
 
     candidate: Candidate
     count: int
@@ -102,14 +102,14 @@ class Slice:
 # Decide from timings whether an engine is faster, and how long a search may take: pure functions of numbers.
 
 FEWEST_ROUNDS, ENOUGH_ROUNDS, MANY_ROUNDS, MOST_ROUNDS = 3, 5, 7, 9
-GAIN = 1.05  # what is not faster by this much is noise
-LONGEST_ROW = 16  # the largest number of points of a row among which the cost of what they share is divided
+GAIN = 1.05  # a smaller speed-up is noise
+LONGEST_ROW = 16  # the shared cost of a row is divided among at most so many points
 
 
 def budget_of(seconds_per_point: float, points: int, limits: Limits) -> float:
-    """Seconds that a job's search may take: `shortest` doubled as often as the share allows, 0 where it allows none.
+    """Seconds that a job's search may take: `shortest` doubled as often as the share allows, 0 if it allows none.
 
-    Few steps, so that jobs of about the same length find each other's choices.
+    There are few possible budgets, so jobs of about the same length find each other's choices.
     """
     allowed, budget = limits.share * seconds_per_point * points, limits.shortest
     if allowed < budget:
@@ -120,12 +120,11 @@ def budget_of(seconds_per_point: float, points: int, limits: Limits) -> float:
 
 
 def verdict(ratios: Sequence[float], gain: float = GAIN) -> Literal["faster", "slower", "open"]:
-    """Whether a candidate is faster, from its speed over the best one's in each round so far.
+    """Whether a candidate is faster, from its speed relative to the best one's in each round so far.
 
-    It is faster where, after enough rounds, three quarters of them show a gain worth having and the median gain
-    exceeds the spread. Of two that are equally fast, in rounds that differ by up to 60 %, fewer than one in a hundred
-    passes. A candidate that shows no gain in any round is dropped sooner; one that is undecided at the end is not
-    faster.
+    It is faster if, after enough rounds, three quarters of them show a gain worth having and the median gain exceeds
+    the spread. Of equally fast candidates, in rounds that differ by up to 60 %, fewer than one in a hundred passes. A
+    candidate that shows no gain in any round is dropped sooner; one that is undecided at the end is not faster.
     """
     if len(ratios) < FEWEST_ROUNDS:
         return "open"
@@ -136,7 +135,7 @@ def verdict(ratios: Sequence[float], gain: float = GAIN) -> Literal["faster", "s
 
 
 def spread_of(ratios: Sequence[float]) -> float:
-    """The difference of the highest and the lowest ratio; where there are many, without the two at the ends."""
+    """The difference of the highest and the lowest ratio; of many ratios, without the two at the ends."""
     ascending = sorted(ratios)
     kept = ascending[1:-1] if len(ascending) >= MANY_ROUNDS else ascending
     return kept[-1] - kept[0]
@@ -150,20 +149,20 @@ def row_points(seconds: float, axes: int) -> int:
 # ----------------------------------------------------------------------------------------------------
 # The search itself.
 
-STACKED_PARAMETERS = 4_000_000  # above it one point fills a GPU
+STACKED_PARAMETERS = 4_000_000  # above this, one point fills a GPU
 STACKED_POINTS = (8, 32)
-SLICE_SECONDS = 0.05  # one timing runs as many batches as take about this long
-MOST_CHECKED = 3  # winners that are compared with float32, from the last one back
+SLICE_SECONDS = 0.05  # about how long the batches of one timing take
+MOST_CHECKED = 3  # winners that are compared with float32, the last one first
 ENDED = "ends the process that tries it"
 
 log = logging.getLogger("landscape")
-stages = logging.getLogger("landscape.stages.search")  # shown as what a job is doing now
+stages = logging.getLogger("landscape.stages.search")  # shown as the current activity of a job
 
 
 def other_bases(best: Engine, plan: Plan, facts: Facts) -> list[tuple[Engine, float]]:
-    """The best rewrites on the other bases that suit, each with about how many seconds it takes to set up.
+    """The best rewrites on the other suitable bases, each with about how many seconds its set-up takes.
 
-    Those that are set up at once come first.
+    The quickest to set up come first.
     """
     found = list[tuple[Engine, float]]()
     for name, base in BASES.items():
@@ -179,10 +178,10 @@ def other_bases(best: Engine, plan: Plan, facts: Facts) -> list[tuple[Engine, fl
 
 
 def report_candidate(candidate: Candidate, number: int, candidates: int, seconds_left: float) -> None:
-    """Log which candidate is set up and timed now.
+    """Log the candidate that is now set up and timed.
 
     Args:
-        number: of the candidates that were tried so far, this one included.
+        number: how many candidates were tried so far, including this one.
         candidates: about how many will be tried.
     """
     stages.info(
@@ -196,16 +195,16 @@ def report_candidate(candidate: Candidate, number: int, candidates: int, seconds
 
 
 class RequestError(Exception):
-    """A request raised in a process, or ended the process; with the reason in words."""
+    """A request raised in a process, or ended the process; holds the reason in words."""
 
 
 class Search:
     """Times each candidate against the best so far in the same rounds; the last winner that agrees is chosen.
 
     Args:
-        plan: as planned at first, for any engine.
+        plan: the first plan, before an engine is chosen.
         ask: carries out a request in one process, or in all of them.
-        clock: the time in seconds, by which the budget is spent.
+        clock: the time in seconds, for the budget.
     """
 
     def __init__(
@@ -222,11 +221,11 @@ class Search:
         self._cut_short = self._broken = False
 
     def run(self) -> Tuned:
-        """Search as long as the budget lets it, and return the plan to use; nothing that is tried ends the job."""
+        """Search within the budget, and return the plan to use; no failure of a candidate ends the job."""
         try:
             cost: MeasuredCost = self._ask_one("measure", self._scope)
         except RequestError as error:
-            # User code has raised, which is reported where the point's tile is computed.
+            # User code has raised; computing the point's tile will report that.
             return Tuned(self._plan, raised="" if str(error) == ENDED else str(error))
         self._plan, self._seconds, self._warning = cost.plan, cost.seconds, cost.warning
         self._first = self._best = Candidate(self._plan.engine, self._plan.batch_size)
@@ -249,7 +248,7 @@ class Search:
         """The answer of one process.
 
         Raises:
-            RequestError: it raised, or has ended.
+            RequestError: the process raised, or has ended.
         """
         return self._answers(TuningRequest(method, arguments))[0]
 
@@ -269,7 +268,7 @@ class Search:
         return answers
 
     def _force(self, wanted: Candidate) -> None:
-        """Take the engine that the job asks for, unless it fails or its values are wrong."""
+        """Use the engine that the job asks for, unless it fails or its values are wrong."""
         if wanted == self._first:
             return
         self._accept_first([wanted])
@@ -278,7 +277,7 @@ class Search:
             self._warning = f"engine: {wanted.engine} is not used, as it {reason}; {self._first.engine} is"
 
     def _choose(self, cost: MeasuredCost) -> None:
-        """Take the choice that was kept; where there is none, search, and keep what is chosen."""
+        """Use a kept choice; if there is none, search, and keep the result."""
         record = cost.record or TuningRecord(cost.seconds)
         budget = self._budget(record)
         if not budget:
@@ -309,7 +308,7 @@ class Search:
         return budget_of(record.seconds_per_point, self._scope.points, self._limits)
 
     def _keep(self, cost: MeasuredCost, record: TuningRecord, budget: float, dropped: TunedChoice | None) -> None:
-        """Keep what is chosen; where another process has kept a choice meanwhile, take that, as no value is stored."""
+        """Keep the choice; if another process has kept one meanwhile, use that, as no value is stored yet."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         complete = not self._cut_short or budget >= Limits.longest  # no job will search for longer
         own = TunedChoice(self._best.engine, self._best.batch_size, self._seconds, now, complete)
@@ -326,11 +325,11 @@ class Search:
             self._best, self._seconds = best, seconds
 
     def _take(self, kept: TunedChoice, samples: int) -> bool:
-        """Take what an earlier job chose if its values still agree; returns whether it was taken."""
+        """Use an earlier job's choice if its values still agree; returns whether it is used."""
         candidate = Candidate(kept.engine, kept.batch_size)
         suits = self._scope.may_choose_batch_size or kept.batch_size == self._first.batch_size
         if not suits or kept.batch_size > samples:
-            return False  # a job with other batches has kept it
+            return False  # kept by a job with other batches
         if candidate != self._first:
             self._accept_first([candidate])
             if self._best != candidate:
@@ -354,12 +353,12 @@ class Search:
         self._count = max(1, round(SLICE_SECONDS / (self._seconds / facts.batches)))
         self._row = self._scope.row or row_points(self._seconds, facts.axes)
         self._ask_all("set_up", self._slice(self._first), self._slice(self._first))
-        self._end = self._clock() + budget  # all processes have been forked, so the budget starts here
+        self._end = self._clock() + budget  # all processes have been forked: the budget starts here
         combined = tuple(name for name in facts.options if OPTIONS[name].combined)
         single = [name for name in facts.options if not OPTIONS[name].combined]
         tries_batches = self._may_choose_batches and self._plan.statistics.fixed
         engines = list(self._first.engine.variants(combined))
-        # How many batch sizes are tried depends on which of them win; the first engine itself is not tried.
+        # How many batch sizes are tried depends on which win; the first engine itself is not tried.
         bases = [seconds for _, seconds in other_bases(self._engine, self._plan, facts) if seconds < budget]
         self._expected = len(engines) - 1 + len(single) + 2 * tries_batches + len(bases)
         for engine in engines:
@@ -374,7 +373,7 @@ class Search:
             if not seconds:
                 self._try(engine)
             elif self._left() > seconds:
-                self._try(engine, gain=GAIN * GAIN)  # every worker pays again for setting it up
+                self._try(engine, gain=GAIN * GAIN)  # every worker pays for the set-up again
             else:
                 self._cut_short = True
 
@@ -383,17 +382,17 @@ class Search:
         return self._best.engine
 
     def _size_for_rows(self) -> int:
-        """Half the batch size, where it may be chosen, for an engine that keeps two outputs of a batch in memory."""
+        """Half the batch size, if it may be chosen, for an engine that keeps two outputs of a batch in memory."""
         size = self._best.batch_size
         return max(1, size // 2) if self._may_choose_batches else size
 
     @property
     def _may_choose_batches(self) -> bool:
-        """Whether another batch size may be chosen, and gives other batches."""
+        """Whether the batch size may be chosen and changes the batches."""
         return self._scope.may_choose_batch_size and not self._facts.whole_batches
 
     def _try_other_batches(self) -> None:
-        """Try smaller batches while that is faster; then larger ones, unless outputs are kept that grow with them."""
+        """Try smaller batches while they are faster; then larger ones, unless kept outputs would grow with them."""
         for factor in (0.25,) if self._engine.shares_rows else (0.25, 4.0):
             wins = True
             while wins:
@@ -406,7 +405,7 @@ class Search:
         return self._end - self._clock()
 
     def _try(self, engine: Engine, batch_size: int | None = None, gain: float = GAIN) -> bool:
-        """Time a candidate against the best until it is known which is faster; returns whether the candidate is.
+        """Time a candidate against the best until one is known to be faster; returns whether the candidate is.
 
         Raises:
             RequestError: no process is left.
@@ -448,7 +447,7 @@ class Search:
     def _time_both(self, candidate: Candidate, number: int) -> dict[Candidate, float]:
         """Samples per second of the candidate and of the best, in one round; each the mean over the processes."""
         speeds: dict[Candidate, float] = {}
-        # They take turns to be first, so that load which comes at intervals does not always slow the same one.
+        # They take turns in going first, so periodic load does not always slow the same one.
         for timed in (candidate, self._best)[:: 1 if number % 2 else -1]:
             seconds = self._ask_all("time", self._slice(timed), number)
             self._processes = max(self._processes, len(seconds))
@@ -457,7 +456,7 @@ class Search:
         return speeds
 
     def _slice(self, candidate: Candidate) -> Slice:
-        """The batches of a candidate that hold about as many samples as those of the first do; at least one."""
+        """The batches of a candidate with about as many samples as those of the first candidate; at least one."""
         count = max(1, round(self._count * self._first.batch_size / candidate.batch_size))
         return Slice(candidate, count, self._row)
 
@@ -467,7 +466,7 @@ class Search:
         return min(part.count * batch, facts.samples)
 
     def _accept_first(self, candidates: Sequence[Candidate]) -> None:
-        """Make the first of these that agrees with float32 the best; where none does, what was planned at first."""
+        """Make the first of these that agrees with float32 the best; if none does, the first plan."""
         self._best = self._first
         if not candidates:
             return

@@ -1,4 +1,4 @@
-"""Do what a search asks for: measure points, time candidates here and beside other processes, check their values."""
+"""Carry out the requests of a search: measure points, time candidates beside other processes, check their values."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ def tune(
     limits: Limits | None = None,
     load_processes: int | None = None,
 ) -> Tuned:
-    """Measure a point, then what may make it faster; leaves the evaluator as the returned plan says.
+    """Measure a point, then search for a faster engine; sets the evaluator to the returned plan.
 
     The choice is made once, before any value is stored, and recorded: other engines round differently. A batch that
-    does not fit the memory is halved first. Where user code raises at the measured points nothing is chosen: it is
-    reported when the tiles of these points are computed.
+    does not fit the memory is halved first. If user code raises at the measured points, nothing is chosen, and the
+    error is reported when the tiles of these points are computed.
 
     Args:
-        kept: where a choice is looked up and kept; default: nowhere.
+        kept: the records of earlier choices; default: none.
         limits: how long a search may take.
-        load_processes: that compute beside this one while candidates are timed; default: one per idle core.
+        load_processes: how many processes compute beside this one during timing; default: one per idle core.
     """
     trials = Trials(evaluator, grid, kept or KeptChoices(None))
     with LoadProcesses(trials, load_processes) as processes:
@@ -73,7 +73,7 @@ def tune(
 
 @dataclass(frozen=True)
 class Outlook:
-    """What `tune` is going to do: take the choice that was kept, or search for so many seconds at the most."""
+    """What `tune` will do: use a kept choice, or search for at most so many seconds."""
 
     kept: TunedChoice | None
     search_seconds: float
@@ -85,8 +85,8 @@ def outlook(
     """What a job that leaves the engine open will do.
 
     Args:
-        plan: as planned at first.
-        seconds_per_point: as measured now; where the cost of an earlier measurement was kept, that is used.
+        plan: the first plan.
+        seconds_per_point: as measured now; a kept earlier measurement takes precedence.
     """
     record = kept.read(key_of(evaluator, plan, scope)) or TuningRecord(seconds_per_point)
     budget = budget_of(record.seconds_per_point, scope.points, Limits())
@@ -95,21 +95,21 @@ def outlook(
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a search asks for, done with one evaluator.
+# The requests of a search, carried out with one evaluator.
 
-WARM_UPS = 2  # at the second point an evaluator learns which outputs stay the same
-NEIGHBOURS = 4  # points computed together, which tells the cost of each from the cost that they share
+WARM_UPS = 2  # at the second point an evaluator finds which outputs stay the same
+NEIGHBOURS = 4  # points computed together, to separate the cost of each from their shared cost
 
 
 class Trials:
     """An evaluator and a second one beside it, for two candidates at a time; the samples are in memory once.
 
-    Its public methods are those that a `TuningRequest` names.
+    A `TuningRequest` names its public methods.
 
     Args:
-        evaluator: may be in any state until `conclude`, which sets it to the chosen plan.
-        grid: of the landscape; the candidates are checked at its middle and two of its corners.
-        kept: where choices are kept.
+        evaluator: may be in any state until `conclude` sets it to the chosen plan.
+        grid: of the landscape; candidates are checked at its middle and two of its corners.
+        kept: the records of earlier choices.
     """
 
     def __init__(self, evaluator: Evaluator, grid: Grid, kept: KeptChoices) -> None:
@@ -119,19 +119,19 @@ class Trials:
         self._ready: dict[Candidate, Evaluator] = {}
 
     def answer(self, request: TuningRequest) -> Any:
-        """The answer to a request; `Failed` where it raises, as nothing that is tried may end a job.
+        """The answer to a request; `Failed` if it raises, as no failure of a candidate may end a job.
 
         Raises:
             JobError: the model cannot be measured at all.
             SamplesChanged: user code has written to the samples.
-            Interrupted: the job is to end.
+            Interrupted: the job was told to stop.
         """
         method = getattr(self, request.method)
         if request.method == "measure":
             return method(*request.arguments)
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what an engine thinks of the model
+                warnings.simplefilter("ignore")  # an engine's warnings about the model
                 return method(*request.arguments)
         except (Interrupted, SamplesChanged):
             raise
@@ -141,7 +141,7 @@ class Trials:
     # -- what there is ----------------------------------------------------------------------------------------
 
     def measure(self, scope: TuningScope) -> MeasuredCost | Failed:
-        """What a point costs, with a batch that fits the memory; `Failed` where user code raises."""
+        """The cost of a point, with a batch that fits the memory; `Failed` if user code raises."""
         evaluator, planned = self.evaluator, self.evaluator.plan
         try:
             seconds = evaluator.within_memory(lambda: measure_point(evaluator, self.grid))
@@ -159,7 +159,7 @@ class Trials:
         return replace(cost, key=key, record=self._kept.read(key))
 
     def examine(self) -> Facts:
-        """What decides which candidates there are."""
+        """The facts that decide which candidates there are."""
         evaluator = self.evaluator
         return Facts(
             evaluator.possible_options(), evaluator.samples, evaluator.batches, self._points.shape[1],
@@ -168,13 +168,13 @@ class Trials:
         )  # fmt: skip
 
     def keep(self, *record: Any) -> TuningRecord:
-        """Keep a choice, see `KeptChoices.write`; returns what is kept, perhaps another process's choice."""
+        """Keep a choice, see `KeptChoices.write`; returns the record, perhaps with another process's choice."""
         return self._kept.write(*record)
 
     # -- timing -----------------------------------------------------------------------------------------------
 
     def set_up(self, part: Slice, beside: Slice) -> None:
-        """Set up a candidate beside another that stays, and warm it up."""
+        """Set up and warm up a candidate, keeping `beside` set up."""
         for one, other in ((beside, part), (part, beside)):
             if one.candidate not in self._ready:
                 self._ready = {k: ready for k, ready in self._ready.items() if k == other.candidate}
@@ -184,7 +184,7 @@ class Trials:
                 self._ready[one.candidate] = evaluator
 
     def _free_one(self, candidate: Candidate) -> Evaluator:
-        """One of the two evaluators that is not in use, set to the candidate."""
+        """An evaluator that is not in use, set to the candidate."""
         free = self.evaluator
         if self.evaluator in self._ready.values():
             if self._twin is None:
@@ -197,7 +197,7 @@ class Trials:
     def time(self, part: Slice, turn: int) -> float:
         """Seconds per point of a candidate that is set up.
 
-        Where the points of a row share something, a point's part of it is among them.
+        They include the point's part of the shared cost of its row.
         """
         evaluator = self._ready[part.candidate]
         seconds = self._time(evaluator, part.count, turn)
@@ -214,10 +214,10 @@ class Trials:
     # -- checking ---------------------------------------------------------------------------------------------
 
     def check(self, first: Candidate, candidates: Sequence[Candidate]) -> tuple[list[str], float]:
-        """Find the first of the candidates whose values agree with float32 as those of `first` do.
+        """Find the first candidate whose values agree with float32 as well as those of `first`.
 
         Returns:
-            Why each candidate before it cannot be used, all of them where none agrees; and its seconds per point.
+            Why each candidate before it cannot be used (all candidates if none agrees), and its seconds per point.
         """
         self._let_go()
         points, evaluator = self._points, self.evaluator
@@ -231,8 +231,8 @@ class Trials:
         for candidate in candidates:
             reason = self._disagreement(candidate, points, exact, allowed)
             if not reason:
-                # Evaluated once more, as the first time it may have compiled or captured. A stack of points costs the
-                # same however many of them are wanted.
+                # Evaluated again, as the first time may include compiling or capturing. A stack of points costs the
+                # same for any number of them.
                 return refused, evaluator.evaluate(self._points[:1]).seconds / candidate.engine.points
             refused.append(reason)
         return refused, 0.0
@@ -240,7 +240,7 @@ class Trials:
     def _disagreement(
         self, candidate: Candidate, points: Floats, exact: Values, allowed: Mapping[str, Floats]
     ) -> str:  # fmt: skip
-        """Why a candidate cannot be used; empty where it can."""
+        """Why a candidate cannot be used; empty if it can."""
         try:
             self.evaluator.use(candidate.engine, candidate.batch_size)
             values = self.evaluator.evaluate(points)
@@ -256,14 +256,14 @@ class Trials:
         return ""
 
     def conclude(self, plan: Plan) -> dict[str, float | int | None] | None:
-        """Set the evaluator to the chosen plan; returns the error of its precision, see `precision_error`."""
+        """Set the evaluator to the chosen plan; returns its `precision_error`."""
         self._let_go()
         if self.evaluator.plan != plan:
             self.evaluator.use(plan.engine, plan.batch_size)
         return precision_error(self.evaluator, self._points)
 
     def _let_go(self) -> None:
-        """Let go of the candidates that are set up, so that one evaluator has the memory of the device for itself."""
+        """Drop the candidates that are set up, so one evaluator has the device's memory to itself."""
         self._ready.clear()
         self._twin = None
 
@@ -273,7 +273,7 @@ def _failure(error: Exception) -> str:
 
 
 def measure_point(evaluator: Evaluator, grid: Grid) -> float:
-    """Seconds per point, from one real point in the middle of the grid after a warm-up beside it."""
+    """Seconds per point, from the middle point of the grid, after a warm-up at its neighbour."""
     points = np.array([[axis[len(axis) // 2 - before] for axis in grid.coordinates] for before in (1, 0)])
     evaluator.evaluate(points[:1])
     return evaluator.evaluate(points[1:]).seconds
@@ -291,28 +291,28 @@ def probe_points(grid: Grid) -> Floats:
 
 
 def neighbours_of(points: Floats) -> Floats:
-    """For each point another one of its row, with the last coordinate of the point before it: [P, axes]."""
+    """For each point another point of its row, with the last coordinate of the point before it: [P, axes]."""
     return np.concatenate([points[:, :-1], np.roll(points, 1, axis=0)[:, -1:]], axis=1)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Other processes that compute beside this one, so that no core is idle while a search times.
+# Other processes that compute beside this one, so that no core is idle while a search measures time.
 #
-# A batch that fits the cache of an idle machine may not fit the part of it that each of many workers has. Threads would
-# not do: they share the interpreter's lock, torch's random generator and the state of user code, which workers do not.
+# A batch that fits the cache of an idle machine may not fit one worker's share of it. Threads would be no substitute:
+# unlike workers, they share the interpreter's lock, torch's random generator and the state of user code.
 
 PATIENCE_SECONDS = 10.0
 SHARE_OF_MEMORY = 0.5
 
 
 class LoadProcesses:
-    """This process and forked ones beside it, which do what a search asks of all; to be closed.
+    """This process and forked ones beside it, which answer the requests of a search; a context manager.
 
     Args:
-        trials: of this process; each fork makes its own of the same evaluator, with one thread.
-        count: how many to fork, when everyone is asked for the first time; default: one per idle core that has the
-            memory, none where processes cannot be forked or a GPU computes.
-        patience: seconds beyond three times those of this process until another one is taken for hung.
+        trials: of this process; each fork makes its own from the same evaluator, with one thread.
+        count: how many to fork at the first request to everyone; default: one per idle core with enough memory, none
+            if processes cannot be forked or a GPU computes.
+        patience: a process is considered hung this many seconds after three times the time of this one.
     """
 
     def __init__(self, trials: Trials, count: int | None = None, patience: float = PATIENCE_SECONDS) -> None:
@@ -332,7 +332,7 @@ class LoadProcesses:
             self._end(process)
 
     def ask(self, request: TuningRequest) -> list[Any]:
-        """The answer of this process, then those of the others where all are asked; a process that hangs is ended."""
+        """The answer of this process, then those of the others if all are asked; kills a process that hangs."""
         if not request.everyone:
             return [self._trials.answer(request)]
         if self._forked is None:
@@ -371,8 +371,8 @@ class LoadProcesses:
             process = get_context("fork").Process(target=_serve, args=(self._trials, there, others, os.getpid()))
             try:
                 with warnings.catch_warnings():
-                    # The warning is that locks of other threads are held for ever in a fork. This one calls torch and
-                    # the user's `observe` alone, and is ended where it hangs.
+                    # The warning: a fork inherits locks of other threads that nobody will release. This fork calls
+                    # only torch and the user's `observe`, and is killed if it hangs.
                     warnings.simplefilter("ignore", DeprecationWarning)
                     process.start()
             except OSError as error:
@@ -383,7 +383,7 @@ class LoadProcesses:
 
 
 def idle_cores(evaluator: Evaluator) -> int:
-    """How many processes of this one's size the idle cores and the free memory suffice for; 0 beside a GPU."""
+    """How many processes like this one the idle cores and the free memory have room for; 0 with a GPU."""
     if evaluator.device.type != "cpu" or sys.platform != "linux":
         return 0
     import resource
@@ -394,26 +394,26 @@ def idle_cores(evaluator: Evaluator) -> int:
 
 
 def _serve(trials: Trials, pipe: Connection, others: list[Connection], parent: int) -> NoReturn:
-    """Answer requests in a forked process until the pipe is closed, and end it without any clean-up."""
+    """Answer requests in a forked process until the pipe is closed, and exit without clean-up."""
     try:
         _detach(others, parent)
         twin = trials.evaluator.twin(replace(trials.evaluator.plan, threads=1))
         own = Trials(twin, trials.grid, KeptChoices(None))
         while True:
             pipe.send(own.answer(pipe.recv()))
-    except BaseException:  # the pipe is closed, or user code asks to exit, which this process's parent reports
+    except BaseException:  # the pipe is closed, or user code calls exit, which the parent reports
         pass
     finally:
         os._exit(0)
 
 
 def _detach(others: list[Connection], parent: int) -> None:
-    """Drop what was inherited from the parent: handlers of signals, output, pipes, log; and end when it ends."""
+    """Drop inherited signal handlers, output, pipes and log; and exit when the parent does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with_parent()
     if os.getppid() != parent:
-        os._exit(0)  # the parent has ended meanwhile
+        os._exit(0)  # the parent has exited meanwhile
     for pipe in others:
         pipe.close()
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -422,25 +422,25 @@ def _detach(others: list[Connection], parent: int) -> None:
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
     logging.disable()
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")  # where memory runs out, the kernel is to end this process and not its parent
-    # The parent's threads are not there in a fork, and OpenMP would wait for them.
+        file.write("1000")  # if memory runs out, the kernel should kill this process, not its parent
+    # A fork lacks the parent's threads, and OpenMP would wait for them.
     torch.set_num_threads(1)
 
 
 # ----------------------------------------------------------------------------------------------------
-# How far values of a lower precision are from those in float32, and how far those of a candidate may be.
+# The error of a lower precision against float32, and the error that a candidate is allowed.
 
 TOLERANCE = 1e-5  # relative, of the mean loss
-LARGEST_LOSS = 0.02  # relative, of a low precision at one point, that is granted at the others
-FLIPS = 2.0  # samples whose class may tip over by rounding
+LARGEST_LOSS = 0.02  # the largest relative error of a low precision at one point that is allowed at the others too
+FLIPS = 2.0  # samples whose class may flip by rounding
 
 
 def allowed_error(reference: Values, exact: Values, samples: int) -> dict[str, Floats]:
-    """How far a candidate may be from float32 at each point, by observable: [points] each.
+    """The allowed error of a candidate against float32 at each point, by observable: [points] each.
 
-    It is the sum of rounding, of a few samples whose class may change by it, and of twice the error of the plain
-    evaluation in its precision. That error may be small at a point by chance, so that at least twice the largest
-    relative error of all points is allowed, up to `LARGEST_LOSS`.
+    It is the sum of rounding, of a few samples whose class may change by rounding, and of twice the error of the plain
+    evaluation in its precision. That error may be small at one point by chance, so at least twice the largest relative
+    error of all points is allowed, up to `LARGEST_LOSS`.
     """
     allowed = {}
     for name, mean in exact.mean.items():
@@ -453,10 +453,10 @@ def allowed_error(reference: Values, exact: Values, samples: int) -> dict[str, F
 
 
 def exact_values(evaluator: Evaluator, points: Floats) -> Values | None:
-    """What a candidate is compared with where another precision tells how far its values may be; None where none does.
+    """The values in a higher precision that bound a candidate's error; None if no such precision applies.
 
-    Where activations are quantised, rounding takes some of them to the next level, by other engines others. How much
-    that changes the values is seen by those in float64.
+    Rounding takes some quantised activations to the next level, other ones with another engine. Values in float64 show
+    how much that changes the result.
     """
     plan = in_float32(evaluator.plan)
     if evaluator.plan.precision not in ("float32", "float64"):
@@ -467,7 +467,7 @@ def exact_values(evaluator: Evaluator, points: Floats) -> Values | None:
 
 
 def _values_by(plan: Plan, evaluator: Evaluator, points: Floats) -> Values | None:
-    """The values by another plan; None where it does not fit the device beside the evaluator."""
+    """The values by another plan; None if it does not fit the device beside the evaluator."""
     try:
         return evaluator.twin(plan).evaluate(points)
     except Exception as error:
@@ -477,12 +477,12 @@ def _values_by(plan: Plan, evaluator: Evaluator, points: Floats) -> Values | Non
 
 
 def precision_error(evaluator: Evaluator, points: Floats) -> dict[str, float | int | None] | None:
-    """What the plan's precision costs against float32: max |Δ| of the mean loss over the points, and max |Δ|/|L|.
+    """The error of the plan's precision against float32: max |Δ| of the mean loss over the points, and max |Δ|/|L|.
 
-    Where weights are held in bfloat16 their rounding is part of it, as those in float32 are not rounded.
+    It includes the rounding of weights that are held in bfloat16.
 
     Returns:
-        None in float32 and float64, and where the device has no room for the weights in float32.
+        None in float32 and float64, and if the device has no room for the weights in float32.
     """
     if evaluator.plan.precision in ("float32", "float64"):
         return None
@@ -504,21 +504,21 @@ def _finite(value: float) -> float | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the fastest engine depends on, as a key: machine, versions, arithmetic, model structure, shapes of the samples.
+# The key of a choice: machine, versions, arithmetic, model structure, shapes of the samples.
 #
-# The key does not depend on weights, on the values of the samples or on the number of workers: none of these changes
-# which engine is the fastest.
+# Weights, the values of the samples and the number of workers are not in the key: they do not change which engine is
+# the fastest.
 
 FEW = 8  # samples
-SCHEME = 1  # to be raised when the search itself would choose otherwise
-_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # of a function that a module shows: it differs from process to process
+SCHEME = 1  # raise it when the search itself changes
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # of a function in a module's repr; differs between processes
 
 
 def key_of(evaluator: Evaluator, plan: Plan, scope: TuningScope) -> str:
     """The key of a choice, in hexadecimal.
 
     Args:
-        plan: as planned at first, before batches were made to fit.
+        plan: the first plan, before its batches were made to fit the memory.
     """
     arithmetic = plan.record() | {
         "seed": None,
@@ -540,7 +540,7 @@ def key_of(evaluator: Evaluator, plan: Plan, scope: TuningScope) -> str:
 
 
 def machine_of(device: torch.device) -> dict[str, Any]:
-    """The processor, its cores that this process may use, and the GPU where it computes there."""
+    """The processor, the cores that this process may use, and the GPU if it computes."""
     parts: dict[str, Any] = {"processor": processor_name(torch.device("cpu")), "cores": cores()}
     if device.type == "cuda":
         gpu = torch.cuda.get_device_properties(device)
@@ -549,7 +549,7 @@ def machine_of(device: torch.device) -> dict[str, Any]:
 
 
 def module_structure(model: nn.Module) -> list[Any]:
-    """The model's modules in order: name, type, what it shows of itself, and the shapes of its own tensors."""
+    """The model's modules in order: name, type, `extra_repr`, and the shapes of their own tensors."""
     return [
         [
             name,
@@ -568,17 +568,17 @@ def _own(tensors: dict[str, Any]) -> list[Any]:
 def _shown(module: nn.Module) -> str:
     try:
         return _ADDRESS.sub("", str(module.extra_repr()))
-    except Exception:  # it is user code, and the key works without it
+    except Exception:  # user code; the key works without it
         return ""
 
 
 def shapes_of(samples: Samples) -> list[Any]:
-    """The shape and type of every tensor of the samples, in their order; of other samples those of a small batch."""
+    """The shape and type of every tensor of the samples, in order; for samples that are no rows, of a small batch."""
     if samples.rows is None:
         small = samples.few(FEW)
         tensors = dense_tensors_in(small.batch(*small.edges(FEW)[0]))
         return [samples.length, [[list(tensor.shape), str(tensor.dtype)] for tensor in tensors]]
-    # The type in which floating-point samples are held depends on free memory; they are computed in the plan's.
+    # The type in which floating-point samples are held depends on free memory, so it is left out.
     return [
         [list(tensor.shape), "float" if tensor.is_floating_point() else str(tensor.dtype)]
         for tensor in tensors_of(samples.rows)
