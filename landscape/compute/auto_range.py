@@ -1,9 +1,9 @@
 """How far the axes of a landscape run: to where the loss has changed visibly, found by bisection.
 
-Along each axis, the change at a distance r is the larger of abs(L(r) − L₀) and abs(L(−r) − L₀). From a first one, the
-distance is doubled or halved until the change is below a target at one and not at the next; then what lies between is
-halved. All distances are numbers of two digits. The axis runs to the first one that reaches the target: for a target τ
-along a parabola of curvature κ that is √(2τ/κ), rounded up.
+Along each axis, the change at a distance r is the larger of abs(L(r) − L₀) and abs(L(−r) − L₀). The first distance is
+doubled or halved until two neighbours bracket a target; then the bracket is bisected. All distances are numbers of two
+digits. The axis ends at the smallest distance that reaches the target: along a parabola of curvature κ, for a target
+τ, that is √(2τ/κ), rounded up.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ log = logging.getLogger("landscape")
 
 
 # ----------------------------------------------------------------------------------------------------
-# The range of a landscape's axes where the job leaves it to the loss: taken from the record, or asked for.
+# The range of axes that a job leaves to the loss: taken from the record, or searched for.
 
-# Beyond so many lengths of the weights the landscape is that of noise, and not of this network.
+# In lengths of the weights: a landscape farther out shows noise, not this network.
 FARTHEST = 4.0
 
 
-# Finds how far axes run, given a job with one landscape alone, whose grid is another than it will have, and where the
-# search begins and ends along each axis. It raises as `find_range` does; None where a job is only looked at.
+# Finds how far axes run, given a job with one landscape, whose grid is preliminary, and the start and end of the search
+# along each axis. It raises as `find_range` does, and returns None in a dry run.
 RangeFinder: TypeAlias = Callable[[PreparedJob, Sequence[float], Sequence[float]], FoundRange | None]
 
 
 def leave_range_open(prepared: PreparedJob, starts: Sequence[float], farthest: Sequence[float]) -> None:
-    """Nothing, where a job is looked at and nothing is to be computed: the range is where the search would begin."""
+    """Find nothing, for a dry run: the range is then where the search would begin."""
 
 
 def found_of(stored: LandscapeStore | None) -> FoundRange | None:
-    """The range that was found when a landscape was begun; None where none was."""
+    """The range that was found when a landscape was begun; None if none was."""
     return None if stored is None else stored.record.found_range
 
 
 def with_found_range(spec: Landscape, stored: LandscapeStore | None) -> Landscape:
-    """The landscape with the range in numbers that was found when it was begun; as it is where none was."""
+    """The landscape with the range that was found when it was begun, in numbers; unchanged if none was found."""
     found = found_of(stored)
     if found is None or not spec.finds_range or len(found.axes) != len(spec.directions):
         return spec
@@ -72,11 +72,11 @@ def with_range(
     plan: Plan,
     stored: LandscapeStore | None,
 ) -> tuple[LandscapeContext, FoundRange | None]:
-    """The landscape with its range in numbers, and how they were found; None where they are given, or not found yet.
+    """The landscape with its range in numbers, and how it was found; None if it is given, or not found yet.
 
     Args:
         prepared: the job, without its landscapes.
-        stored: the landscape on disk, whose range has been put in already.
+        stored: the landscape on disk; `context` has its range already.
 
     Raises:
         JobError: as `find_range` does.
@@ -108,24 +108,24 @@ def _reach(ends: Range) -> float:
 
 
 def _length(context: LandscapeContext, axis: DirectionTensors) -> float:
-    """The coordinate at which an axis has moved its weights by their own length; 1 where either is zero."""
+    """The coordinate at which an axis moves its weights by their own length; 1 if either is zero."""
     whole = norm({name: context.origin[name] for name in axis.tensors})
     step = norm(axis.tensors)
     return whole / step if whole and step else 1.0
 
 
-# A third of the way to a network that only guesses: a picture then shows the basin, and not the plain around it.
+# A third of the way to a network that only guesses: a picture then shows the basin, not the plain around it.
 SHARE_OF_GUESSING = 1 / 3
-EVALUATIONS = 16  # that an axis takes, about: two a distance, of three for the bracket and five within it
+EVALUATIONS = 16  # of an axis, about: two per distance, for three distances of the bracket and five within it
 MOST_HALVINGS = 40
-FLAT = 1e-6  # of the loss: what changes by less is rounding of float32
+FLAT = 1e-6  # relative to the loss: smaller changes are rounding of float32
 IN_NUMBERS = "range: must be given in numbers, not auto"
 
 Search = Generator[float, float, FoundAxis]
 
 
 def distance_of(number: int) -> float:
-    """The distances of two digits by their numbers: 1.0 has 0, and there are 90 from one power of ten to the next.
+    """The distance of two digits with this number: 1.0 has 0, and there are 90 from one power of ten to the next.
 
     >>> [distance_of(number) for number in (-1, 0, 1, 89, 90)]
     [0.99, 1.0, 1.1, 9.9, 10.0]
@@ -135,7 +135,7 @@ def distance_of(number: int) -> float:
 
 
 def number_of(distance: float) -> int:
-    """The number of the largest distance of two digits that is not above this one.
+    """The number of the largest two-digit distance that is not above this one.
 
     >>> [number_of(distance) for distance in (0.999, 1.0, 1.05, 1.1, 10.0)]
     [-1, 0, 0, 1, 90]
@@ -148,7 +148,7 @@ def search(start: float, farthest: float, target: float) -> Search:
     """Find how far one axis runs: yields distances, and is sent the change of the loss at each.
 
     Raises:
-        JobError: the change is as large, or not finite, however close to the origin.
+        JobError: even next to the origin the change exceeds the target, or is not finite.
     """
     changes = dict[int, float]()
 
@@ -183,14 +183,14 @@ def search(start: float, farthest: float, target: float) -> Search:
 def find_range(
     executor: Executor, prepared: PreparedJob, starts: Sequence[float], farthest: Sequence[float]
 ) -> FoundRange:
-    """The range of the axes of the job's one landscape, each searched beside the others.
+    """The range of the axes of the job's one landscape; all axes are searched together.
 
     Args:
-        starts: of each axis, where the search begins.
-        farthest: of each axis, where it ends.
+        starts: per axis, where the search begins.
+        farthest: per axis, where the search ends.
 
     Raises:
-        JobError: the loss is the same wherever it was looked at, or not finite at the origin or close to it.
+        JobError: the loss is flat along an axis, or not finite at the origin or close to it.
     """
     (landscape,) = prepared.landscapes
     setting, names = setting_of(landscape), landscape.grid.names
@@ -212,7 +212,7 @@ def find_range(
         changes = np.abs(np.array(losses(points)) - origin_loss).reshape(-1, 2)
         evaluations += len(points)
         for axis, (one, other) in zip(list(asked), changes.tolist(), strict=True):
-            # NaN counts as reached, and so must not be lost in a maximum.
+            # NaN counts as reaching the target, so a maximum must not drop it.
             larger = max(one, other) if math.isfinite(one) and math.isfinite(other) else math.inf
             try:
                 asked[axis] = searches[axis].send(larger)
@@ -230,10 +230,10 @@ def find_range(
 
 
 def target_of(origin_loss: float, guessing: float | None) -> tuple[float, TargetRule]:
-    """By how much the loss is to change, and what that follows from.
+    """The target change of the loss, and the rule that gives it.
 
-    A third of the loss of guessing where there are classes; else max(L₀, 0.1), to which the radius of `landscape
-    measure` and the range of eigenvectors reach too.
+    With classes, a third of the loss of guessing; otherwise max(L₀, 0.1), as for the radius of `landscape measure` and
+    the range of eigenvectors.
     """
     if guessing:
         return SHARE_OF_GUESSING * guessing, "guessing"
@@ -241,7 +241,7 @@ def target_of(origin_loss: float, guessing: float | None) -> tuple[float, Target
 
 
 def _look_at(landscape: str, name: str, axis: FoundAxis, target: float, origin_loss: float) -> None:
-    """Refuse a loss that is flat along an axis, and say where it does not reach the target.
+    """Refuse a loss that is flat along an axis, and log where it does not reach the target.
 
     Raises:
         JobError: it is flat.

@@ -1,4 +1,4 @@
-"""The axes of a landscape, the grid over them, and where the snapshots of its paths lie on them."""
+"""The axes of a landscape, the grid over them, and the coordinates of its paths' snapshots on them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PATH_MARGIN = 0.2  # the axes run 20 % beyond the path on each side, as in MindI
 
 
 def axis_ranges(spec: Landscape) -> list[Range | None]:
-    """The range per axis as given, else the kind's default; None where it is to be fitted to the paths."""
+    """The range per axis as given, else the kind's default; None if it is to be fitted to the paths."""
     return [_axis_range(spec, k) for k in range(len(spec.directions))]
 
 
@@ -57,7 +57,7 @@ def _axis_range(spec: Landscape, k: int) -> Range | None:
 
 
 def _chosen_coordinates(spec: Landscape, k: int) -> Floats | None:
-    """The coordinates that the kind of the axis chooses where the range is left out; None where it chooses none."""
+    """The coordinates that the kind of an axis without a range chooses; None if it chooses none."""
     return None if spec.range is not None else spec.directions[k].coordinates(spec.size[k])
 
 
@@ -71,11 +71,11 @@ def make_coordinates(
 
     Args:
         path: the projected trajectory, to which axes without a range are fitted.
-        places: per axis the coordinates that its kind is fitted to instead; None, and by default, the path.
-        ends: per axis the range that follows from the origin; None, and by default, it does not.
+        places: per axis the coordinates to fit it to instead of the path; None and default: the path.
+        ends: per axis the range that follows from the origin; None and default: it does not follow.
 
     Raises:
-        JobError: an axis without a range would be fitted to the path, and there is none.
+        JobError: an axis without a range would be fitted to the path, and there is no path.
     """
     own = [None if coordinates is None else fit_range(coordinates) for coordinates in places or [None] * len(spec.size)]
     fitted = [end or fit for end, fit in zip(ends or [None] * len(spec.size), own, strict=True)]
@@ -98,7 +98,7 @@ def _make_axis(spec: Landscape, k: int, path: PathPlan | None, fitted: Range | N
 
 
 def _over_paths(size: int, places: Floats, fitted: Range | None, usual: Range | None) -> Floats:
-    """Coordinates that reach over all paths, and as far as they would without any."""
+    """Coordinates that cover all paths, and at least the range without paths."""
     low, high = fit_range(places)
     if usual is not None and fitted is None and usual[0] <= low and high <= usual[1]:
         return axis_coordinates(size, *usual)
@@ -107,16 +107,16 @@ def _over_paths(size: int, places: Floats, fitted: Range | None, usual: Range | 
 
 
 def make_grid(context: LandscapeContext, path: PathPlan | None) -> Grid:
-    """The grid of a landscape that is new."""
+    """The grid of a new landscape."""
     places = [direction.places(context) for direction in context.axes]
     ends = [axis.range_at(context) if context.spec.range is None else None for axis in context.axes]
     return Grid(context.spec.axis_names, make_coordinates(context.spec, path, places, ends))
 
 
 def cosines_of(directions: Sequence[DirectionTensors], context: LandscapeContext) -> Floats:
-    """The cosines between the axes [axes, axes]: of the parameters alone where all axes move some.
+    """The cosines between the axes [axes, axes], over the parameters alone if every axis moves some.
 
-    Buffers that move along, such as running variances, are no part of an angle in weight space.
+    Buffers that move along, such as running variances, do not count for an angle in weight space.
     """
     names = {info.name for info in context.infos}
     parts = [{name: part for name, part in axis.tensors.items() if name in names} for axis in directions]
@@ -124,14 +124,14 @@ def cosines_of(directions: Sequence[DirectionTensors], context: LandscapeContext
 
 
 def fit_range(coordinates: np.ndarray) -> Range:
-    """From the least to the largest coordinate of the path, the origin included, and 20 % of that beyond each."""
+    """From the smallest to the largest coordinate of path and origin, extended by 20 % at both ends."""
     low, high = min(0.0, float(coordinates.min())), max(0.0, float(coordinates.max()))
     margin = PATH_MARGIN * (high - low) or 1.0
     return low - margin, high + margin
 
 
 def make_axes(context: LandscapeContext, stored: LandscapeStore | None) -> tuple[DirectionTensors, ...]:
-    """Every axis's tensors and what to record of them; those of a landscape on disk as they were stored."""
+    """The tensors and the record of every axis; of a landscape on disk, the stored ones."""
     kept = stored.directions() if stored else None
     axes = []
     for k, spec in enumerate(context.axes):
@@ -144,7 +144,7 @@ def make_axes(context: LandscapeContext, stored: LandscapeStore | None) -> tuple
 def _describe(
     spec: DirectionSpec, tensors: State, context: LandscapeContext, recorded: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """What is recorded of an axis; where it is recorded already, the same, with the digest of the tensors at hand."""
+    """The record of an axis: an existing one with the digest of these tensors, else a new one."""
     if recorded is not None:
         return {**recorded, "digest": direction_digest(tensors)}
     fields = spec.model_dump(mode="json")
@@ -155,33 +155,33 @@ def _describe(
 
 
 def check_tile(job: Job, grid: Grid) -> None:
-    """Refuse, by a `JobError`, a shape of tiles that has another number of axes than the grid."""
+    """Raises JobError for a shape of tiles with another number of axes than the grid."""
     if job.tile is not None and len(job.tile) not in (1, len(grid.shape)):
         raise JobError(f"tile: must be one number or one per axis ({len(grid.shape)}), not {list(job.tile)}")
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether the origin and the target of a line are points of a grid, and what makes them so.
+# Whether the origin and the target of a line are points of a grid, and how to make them so.
 
 
 def without_zero(grid: Grid) -> list[int]:
-    """The axes that have no point at 0, where the origin is."""
+    """The axes without a point at 0, the origin."""
     return [k for k, axis in enumerate(grid.coordinates) if 0.0 not in axis]
 
 
 def target_remedy(grid: Grid) -> str | None:
-    """What makes the target of a line, at 1, a point of the grid; None where it is one, or the range ends before it."""
+    """How to make the target of a line, at 1, a point of the grid; None if it is one, or the range ends before it."""
     (axis,) = grid.coordinates
     return None if axis[-1] < 1 or has_point(axis, 1.0) else remedy_of_target(axis)
 
 
 def origin_remedy(grid: Grid, *, line: bool = False) -> str | None:
-    """What makes the origin a point of the grid; None where it is one.
+    """How to make the origin a point of the grid; None if it is one.
 
-    The smallest larger size that does is proposed, where zero lies at a simple fraction of the range as written.
+    If zero lies at a simple fraction of the written range, the smallest suitable larger size is proposed.
 
     Args:
-        line: whether the only axis leads to a target at 1, which is to be a point too where the range holds it.
+        line: whether the only axis leads to a target at 1, which must be a point too if the range holds it.
     """
     axes = without_zero(grid)
     if not axes:
@@ -202,13 +202,13 @@ def origin_remedy(grid: Grid, *, line: bool = False) -> str | None:
 
 
 def no_path_to_fit(spec: Landscape) -> JobError:
-    """The error of an axis whose default range is fitted to the path, where the landscape has no path."""
+    """The error of an axis whose default range would be fitted to a path that the landscape does not have."""
     fitted = sorted({axis.title or axis.kind for axis in spec.directions if axis.snapshots is not None})
     return JobError(f"range: must be given where {', '.join(fitted)} axes are mixed with others")
 
 
 def networks_of(spec: Landscape) -> tuple[int | str, ...]:
-    """The networks whose plane a landscape is; none of every other landscape."""
+    """The networks that a plane runs through; empty for other landscapes."""
     first, *others = spec.directions
     if not isinstance(first, PlaneDirection) or len(others) != 1 or not isinstance(others[0], PlaneDirection):
         return ()
@@ -218,14 +218,14 @@ def networks_of(spec: Landscape) -> tuple[int | str, ...]:
 def path_of(
     context: LandscapeContext, directions: Sequence[DirectionTensors], stored: LandscapeStore | None
 ) -> PathPlan | None:
-    """The path of a landscape on disk, or, of a new one, what its axes run through."""
+    """The path of a landscape on disk; of a new landscape, the path that its axes run through."""
     if stored is not None and not stored.has_path and networks_of(context.spec):
-        return None  # begun by a version that did not evaluate the networks
+        return None  # begun by a version that did not evaluate these networks
     return (stored.path_plan() if stored else None) or make_path(context, directions)
 
 
 def states_on(path: PathPlan | None, context: LandscapeContext) -> Callable[[int], State]:
-    """What gives the weights on a path by their place on it: those of a snapshot, or of a network of a plane."""
+    """A function from a place on the path to its weights: of a snapshot, or of a network of a plane."""
     networks = networks_of(context.spec)
 
     def state(place: int) -> State:
@@ -243,10 +243,10 @@ def states_on(path: PathPlan | None, context: LandscapeContext) -> Callable[[int
 
 
 def make_path(context: LandscapeContext, directions: Sequence[DirectionTensors]) -> PathPlan | None:
-    """The snapshots that all axes are made from, projected on their plane, or the networks that a plane runs through.
+    """The projected snapshots that all axes are made from, or the networks that a plane runs through.
 
-    Where the job names `paths`, the snapshots of these, and behind them the networks. None where an axis is made
-    otherwise and no paths are named.
+    If the job names `paths`: their snapshots, followed by the networks. None if some axis is not made from snapshots
+    and no paths are named.
 
     Raises:
         JobError: an axis without a range would be fitted to a path that not all axes have.
@@ -268,7 +268,7 @@ def make_path(context: LandscapeContext, directions: Sequence[DirectionTensors])
 
 
 def _networks(context: LandscapeContext) -> PathPlan | None:
-    """The networks that a plane runs through, at their places; None for every other landscape."""
+    """The networks that a plane runs through, at their places; None for other landscapes."""
     networks = networks_of(context.spec)
     if not networks:
         return None
@@ -279,17 +279,17 @@ def _networks(context: LandscapeContext) -> PathPlan | None:
 def _projected(
     states: Sequence[State], context: LandscapeContext, directions: Sequence[DirectionTensors]
 ) -> tuple[Floats, Floats]:
-    """The coordinates of weights on the axes, [states, axes], and their distances off these."""
+    """The coordinates of weights on the axes, [states, axes], and their distances from the axes' span."""
     names, tensors = [info.name for info in context.infos], [axis.tensors for axis in directions]
     places = [project(state, context.origin, tensors, names) for state in states]
     return np.array([place for place, _ in places]), np.array([far for _, far in places])
 
 
 def _of_runs(context: LandscapeContext, directions: Sequence[DirectionTensors], networks: PathPlan | None) -> PathPlan:
-    """The snapshots of all runs one path after another, and behind them the networks of a plane.
+    """The snapshots of all runs, one path after another, followed by the networks of a plane.
 
     Raises:
-        JobError: one of them is not finite; it would have no place, and the ranges no ends.
+        JobError: a snapshot or network is not finite, so it has no place on the axes.
     """
     parts, records, of_walks = list[PathPlan](), list[PathRecord](), _shown_of_walks(context)
     for k, path in enumerate(context.paths):
@@ -322,12 +322,12 @@ def _record(path: RunPath, share: float | None, of_walk: float | None) -> PathRe
 def shown_share(
     states: Sequence[State], coordinates: Floats, context: LandscapeContext, directions: Sequence[DirectionTensors]
 ) -> float | None:
-    """The share of the variance of some snapshots, about their own mean, that the plane shows; None where it is none.
+    """The share of the snapshots' variance, about their own mean, that the plane shows; None if they do not vary.
 
     With Δᵢ = θᵢ − θ̄ and its projection Pᵢ on the axes: Σ‖Pᵢ‖² / Σ‖Δᵢ‖².
 
     Args:
-        coordinates: of their projections [states, axes].
+        coordinates: of the projections [states, axes].
     """
     names = [info.name for info in context.infos]
     whole = float(np.trace(gram_of_centred(states, names)))
@@ -338,7 +338,7 @@ def shown_share(
 
 
 def _shown_of_walks(context: LandscapeContext) -> list[float | None] | None:
-    """The same of random walks in place of the paths, where all axes are principal components of these; else None."""
+    """The same for random walks in place of the paths, if all axes are principal components of the paths; else None."""
     axes = [axis for axis in context.axes if isinstance(axis, PcaDirection) and axis.trajectory == "paths"]
     if len(axes) < len(context.axes):
         return None

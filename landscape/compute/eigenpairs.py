@@ -1,4 +1,4 @@
-"""Eigenpairs for the axes of a landscape: what they cost, and their steps, each kept until all are in the store."""
+"""Eigenpairs for the axes of a landscape: their cost, and the Lanczos steps, kept until the axes are in the store."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ from landscape.surface.record import Record
 log = logging.getLogger("landscape")
 
 
-FURTHER = 4  # times the steps are taken at most where the sign of the smallest eigenvalue stays open
+FURTHER = 4  # times the steps are taken at most while the sign of the smallest eigenvalue is open
 
 BASES = "curvature"  # the folder of a run in which Lanczos steps are kept while eigenvectors are computed
 
 
-# Computes eigenpairs of the Hessian, given a job with one landscape alone, whose axes are others than it will have, and
-# the ranks, the steps and the seed, see `landscape.job.directions.base.Context`.
+# Computes eigenpairs of the Hessian, given a job with one landscape, whose axes are preliminary, and the ranks, the
+# steps and the seed, see `landscape.job.directions.base.Context`.
 Solver: TypeAlias = Callable[[PreparedJob, tuple[int, ...], int, int], Spectrum]
 
 
 def stand_in_spectrum(prepared: PreparedJob, ranks: tuple[int, ...], steps: int, seed: int) -> Spectrum:
-    """Stand-ins for eigenpairs, where a job is looked at and nothing is to be computed: random unit vectors."""
+    """Random unit vectors in place of eigenpairs, for a dry run."""
     (stand_in,) = prepared.landscapes[0].directions
     pairs = {}
     for rank in ranks:
@@ -67,7 +67,7 @@ def stand_in_spectrum(prepared: PreparedJob, ranks: tuple[int, ...], steps: int,
 def solving_for(
     solver: Solver, prepared: PreparedJob, name: str, origin: State, plan: Plan, identity: Mapping[str, Any]
 ) -> SolveHere:
-    """`Context.spectrum` of a landscape: refuses what cannot be, then asks the solver.
+    """`Context.spectrum` of a landscape: checks the request, then calls the solver.
 
     Args:
         prepared: the job, without its landscapes.
@@ -79,7 +79,7 @@ def solving_for(
             raise JobError(RECALIBRATED)
         infos = [info for info in describe_parameters(prepared.problem.model) if info.trainable and info.name in origin]
         refuse_large_bases(sum(math.prod(info.shape) for info in infos), steps)
-        # An axis that moves all that eigenvectors move, so that a point can be timed.
+        # An axis that moves all tensors that eigenvectors move, so that a point can be timed.
         axis = DirectionTensors({info.name: torch.ones(info.shape) for info in infos})
         line = Grid(("alpha",), (np.array([-1.0, 0.0, 1.0]),))
         landscape = PreparedLandscape(
@@ -91,12 +91,12 @@ def solving_for(
 
 
 def bytes_of_bases(size: int, steps: int = STEPS) -> int:
-    """Bytes of the basis of so many steps over P numbers, in memory and on disk alike: 8·P·(m + 1)."""
+    """Bytes of the basis of m steps over P numbers, in memory and on disk: 8·P·(m + 1)."""
     return 8 * size * (min(steps, size) + 1)
 
 
 def most_steps(size: int, steps: int) -> int:
-    """How many steps over P numbers are taken at most while the sign of the smallest eigenvalue is open."""
+    """The most steps over P numbers while the sign of the smallest eigenvalue is open."""
     return max(steps, min(FURTHER * steps, _within_limit(size)))
 
 
@@ -105,11 +105,7 @@ def _within_limit(size: int) -> int:
 
 
 def refuse_large_bases(size: int, steps: int) -> None:
-    """Refuse bases that take more than the limit.
-
-    Raises:
-        JobError: says how many steps would fit, and what to set.
-    """
+    """Raises JobError for a basis above the limit; the message says how many steps fit, and what to set."""
     needed, limit = bytes_of_bases(size, steps), curvature_limit()
     if needed <= limit:
         return
@@ -122,7 +118,7 @@ def refuse_large_bases(size: int, steps: int) -> None:
 
 
 def remove_bases(run: str, landscape: str) -> None:
-    """Remove the Lanczos steps that were kept for a landscape; where another process adds to them, it removes them."""
+    """Remove a landscape's kept Lanczos steps, unless another process is adding some: that one removes them."""
     folder = open_folder(run)
     try:
         folder.delete_below(f"{BASES}/{landscape}")
@@ -134,15 +130,15 @@ def remove_bases(run: str, landscape: str) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Lanczos steps kept in the run's folder, so that a computation that was killed goes on with its last step.
+# Lanczos steps kept in the run's folder, so that a killed computation goes on after its last step.
 #
-# Those of the axes of a landscape, and of what is measured, lie apart.
+# Steps for the axes of a landscape, and steps for measurements, lie in separate folders.
 #
-# `<run>/curvature/<landscape>/<key>/step-00007` holds α, β and the next basis vector as float64, and their CRC32;
-# `method` beside them how products are computed, where it is not by second derivatives; `loss` the loss at the origin,
-# by which a problem that was changed meanwhile is known.
+# `<run>/curvature/<landscape>/<key>/step-00007` holds α, β and the next basis vector as float64, and their CRC32. The
+# file `method` says how products are computed, if not by second derivatives; `loss` holds the loss at the origin, to
+# detect a changed problem.
 
-SAME_LOSS = 1e-4  # what machines may differ by in float32, and no change of a problem that matters
+SAME_LOSS = 1e-4  # relative: machines differ by less in float32; a changed problem differs by more
 
 
 @dataclass(frozen=True)
@@ -151,8 +147,8 @@ class KeptSteps:
 
     Args:
         run: where the run lies.
-        landscape: for whose axes; all that is kept for it goes once these are in the store.
-        key: a digest of all that decides the bits of the steps.
+        landscape: for whose axes; its steps are removed once the axes are in the store.
+        key: a digest of everything that decides the bits of the steps.
         size: P.
     """
 
@@ -162,7 +158,7 @@ class KeptSteps:
     size: int
 
     def known(self) -> list[Step]:
-        """The steps from the first to the last that is whole."""
+        """The kept steps up to the first missing or damaged one."""
         folder, steps = self._folder(), list[Step]()
         while (step := self._read(folder, len(steps))) is not None:
             steps.append(step)
@@ -174,20 +170,20 @@ class KeptSteps:
         return self._read(self._folder(), 0) is not None
 
     def keep(self, number: int, step: Step) -> None:
-        """Keep one step; it is whole on disk when this returns.
+        """Keep one step; it is synced to disk on return.
 
         Raises:
-            LandscapeError: the disk takes nothing.
+            LandscapeError: the disk cannot be written.
         """
         data = np.concatenate([[step.alpha, step.beta], step.following]).astype("<f8").tobytes()
         self._write(f"step-{number:05d}", data + zlib.crc32(data).to_bytes(4, "little"))
 
     def keep_refusal(self, refusal: str) -> None:
-        """Keep why the model has no second derivative, from which on differences of gradients are taken."""
+        """Record why the model has no second derivative; later steps use differences of gradients."""
         self._write("method", refusal.encode())
 
     def refusal(self) -> str:
-        """Why differences are taken; empty where they are not."""
+        """Why differences of gradients are used; empty if they are not."""
         return (self._folder().read(self._path("method")) or b"").decode()
 
     def keep_loss(self, loss: float) -> None:
@@ -195,7 +191,7 @@ class KeptSteps:
         self._write("loss", np.float64(loss).tobytes())
 
     def forget_of_another_loss(self, loss: float) -> None:
-        """Forget these steps where the loss at the origin is another one now: so is the problem."""
+        """Forget these steps if the loss at the origin has changed: then the problem has."""
         data = self._folder().read(self._path("loss"))
         if data is None or len(data) != 8:
             return
@@ -209,11 +205,11 @@ class KeptSteps:
 
     @property
     def place(self) -> str:
-        """The folder of all that is kept for the landscape."""
+        """The folder of the landscape's kept steps."""
         return f"{self.run}/{BASES}/{self.landscape}"
 
     def remove(self) -> None:
-        """Forget all that is kept for the landscape."""
+        """Remove the landscape's kept steps."""
         remove_bases(self.run, self.landscape)
 
     def _read(self, folder: Folder, number: int) -> Step | None:
@@ -228,7 +224,7 @@ class KeptSteps:
     def _write(self, name: str, data: bytes) -> None:
         try:
             self._folder().write(self._path(name), data)
-        except OSError as error:  # such as of a disk that is full
+        except OSError as error:  # such as a full disk
             raise write_error(self.run, error) from error
 
     def _folder(self) -> Folder:
@@ -251,12 +247,12 @@ def kept_lanczos(
     is_open: Callable[[Krylov], bool] = lambda krylov: False,
     most: int = 0,
 ) -> Krylov:
-    """The Krylov space of an operator, gone on with from the steps that an earlier call has kept, to the same bits.
+    """The Krylov space of an operator; continues the kept steps of an earlier call, to the same bits.
 
     Args:
-        loss: at the origin, by which a problem is known again: the steps of another one are not gone on from.
+        loss: at the origin; kept steps with another loss belong to another problem and are forgotten.
         product: H·v; default: the operator itself.
-        on_step: is told how many steps are done after each new one.
+        on_step: is called after each new step with the number of steps so far.
         is_open, most: as for `lanczos`.
     """
     kept.forget_of_another_loss(loss)
@@ -277,10 +273,10 @@ def kept_lanczos(
     )  # fmt: skip
 
 
-STEPS_A_LINE = 10  # between two messages on how far it is
+STEPS_A_LINE = 10  # between two progress messages
 
 
-# A parabola that needs so many lengths of the weights to rise visibly is rounding, or a direction that does nothing.
+# In lengths of the weights: a parabola that rises visibly only farther out is rounding, or an idle direction.
 FLAT = 100.0
 
 NOT_FINITE = (
@@ -292,7 +288,7 @@ def solver_of(executors: Executors) -> Solver:
     """The solver that asks an executor.
 
     Args:
-        executors: gives one for a job, its landscape, and about so many evaluations of all samples.
+        executors: returns an executor for a job, its landscape, and an approximate number of evaluations.
     """
 
     def solve(prepared: PreparedJob, ranks: tuple[int, ...], steps: int, seed: int) -> Spectrum:
@@ -302,14 +298,14 @@ def solver_of(executors: Executors) -> Solver:
                 return spectrum_of(executor, prepared, ranks, steps, seed)
         except LandscapeError:
             raise
-        except OSError as error:  # such as of a disk that is full
+        except OSError as error:  # such as a full disk
             raise write_error(prepared.run, error) from error
 
     return solve
 
 
 def spectrum_of(executor: Executor, prepared: PreparedJob, ranks: tuple[int, ...], steps: int, seed: int) -> Spectrum:
-    """Eigenpairs at the origin of the job's one landscape; goes on from the steps that an earlier call has kept.
+    """Eigenpairs at the origin of the job's one landscape; continues the kept steps of an earlier call.
 
     Raises:
         JobError: the loss is flat, or not finite, at the origin.
@@ -334,7 +330,7 @@ def spectrum_of(executor: Executor, prepared: PreparedJob, ranks: tuple[int, ...
 
     try:
         loss = _loss_at(executor, setting)
-        with run_lock(kept.place):  # another process that is given the same job would compute the same steps
+        with run_lock(kept.place):  # another process with the same job would compute the same steps
             krylov = kept_lanczos(operator, kept, ranks, loss, seed=seed, steps=steps, product=product, on_step=tell)
         found = {rank: krylov.pair(rank) for rank in ranks}
         if flat := _flat(operator, found, loss):
@@ -343,7 +339,7 @@ def spectrum_of(executor: Executor, prepared: PreparedJob, ranks: tuple[int, ...
         pairs = {rank: _described(operator, pair, loss) for rank, pair in found.items()}
     except JobError as error:
         if isinstance(error, _NotFiniteHessian) or not kept.is_begun:
-            kept.remove()  # else the lock of what was refused at its first product stays behind
+            kept.remove()  # also the lock, which a job refused at its first product would leave behind
         raise
     except Interrupted:
         raise Interrupted(
@@ -354,7 +350,7 @@ def spectrum_of(executor: Executor, prepared: PreparedJob, ranks: tuple[int, ...
 
 
 class _NotFiniteHessian(JobError):
-    """Nothing of its eigenvectors is to be kept."""
+    """A Hessian product is not finite; its steps must not be kept."""
 
 
 def _described(operator: HessianOperator, pair: Ritz, loss: float) -> Eigenpair:
@@ -378,8 +374,8 @@ def _loss_at(executor: Executor, setting: EvaluationSetting) -> float:
 
 
 def _flat(operator: HessianOperator, found: Mapping[int, Ritz], loss: float) -> str:
-    """Why an axis would show nothing, as the loss is flat along it; empty where none would."""
-    # Of the parameters alone: among the buffers may be masks of -inf, and counts beyond all weights.
+    """Why the loss is flat along an axis; empty if it is flat along none."""
+    # Over parameters only: buffers may hold masks of -inf, and counts larger than any weight.
     weights = max(1.0, length(operator.layout.vector(operator.setting.origin)))
     for rank, pair in found.items():
         if (width := half_width(pair.value, loss)) > FLAT * weights:
@@ -394,6 +390,6 @@ def _flat(operator: HessianOperator, found: Mapping[int, Ritz], loss: float) -> 
 
 
 def _key(landscape: PreparedLandscape, seed: int) -> str:
-    """The digest of what decides the bits of the steps; how many steps, and to which ends, does not."""
+    """The digest of everything that decides the bits of the steps; their number and the ranks do not."""
     identity = {name: landscape.identity[name] for name in ("origin", "samples", "seed", "precision", "batch_norm")}
     return digest({"identity": identity, "plan": landscape.plan.record(), "start": seed})

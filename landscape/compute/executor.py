@@ -1,4 +1,4 @@
-"""Work items, what a process has at hand to compute one, and the executors that have them computed."""
+"""Work items, the context in which a process computes them, and the executors that distribute them."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ Value = TypeVar("Value", covariant=True)
 Answer = TypeVar("Answer", covariant=True)
 Computed = TypeVar("Computed")
 
-FIELD = re.compile(r"[a-z_]+: ")  # with which a refusal names the field that it is about
+FIELD = re.compile(r"[a-z_]+: ")  # begins an error message that names a field
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluationSetting:
-    """The weights that work items are about, and the arithmetic of the answers; a process is set to it once.
+    """The weights that work items are about, and the arithmetic of the answers; a process loads it once.
 
     Attributes:
         origin: θ₀.
-        directions: the axes through it; none where work items need only the origin, or bring whole sets of weights.
-        plan: with which values are computed. Derivatives take its precision, batches and statistics, and run eagerly.
+        directions: the axes through it; empty if work items need only the origin, or bring whole sets of weights.
+        plan: for values. Derivatives use its precision, batches and statistics, and run eagerly.
     """
 
     origin: State
@@ -50,7 +50,7 @@ class EvaluationSetting:
 
 
 class Shared(Protocol[Value]):
-    """A large value that travels to every process once, however many work items hold it."""
+    """A large value that is sent to every process once, however many work items refer to it."""
 
     def get(self) -> Value:
         """The value, in the process that answers."""
@@ -69,34 +69,34 @@ class SharedValue(Generic[Value]):
 
 @dataclass
 class EvaluationContext:
-    """What a process needs to compute work items: the evaluator of a setting, and derivatives at its origin."""
+    """What `WorkItem.answer` works with: the evaluator of a setting, and derivatives at its origin."""
 
     evaluator: Evaluator
     origin: State
 
     @cached_property
     def differentiation(self) -> Differentiation:
-        """Derivatives of the mean loss at the origin; takes the model once more into memory."""
+        """Derivatives of the mean loss at the origin; loads another copy of the model."""
         return Differentiation.beside(self.evaluator, self.origin)
 
     @cached_property
     def differentiation_in_double(self) -> Differentiation:
-        """The same in float64, for what differences of gradients are taken of; once more again where it is another."""
+        """The same in float64, for differences of gradients; loads a third copy if the plan is not in float64."""
         if self.evaluator.plan.precision == "float64":
             return self.differentiation
         return Differentiation.beside(self.evaluator, self.origin, "float64")
 
 
 class WorkItem(ABC, Generic[Answer]):
-    """One unit of what is asked about a problem. It travels to a worker and its answer back: both are picklable.
+    """A question about a problem. It and its answer travel between driver and worker: both are picklable.
 
-    The answer depends on the work item and the setting alone, to the bit: on no other item, and on no process.
+    The answer depends on the work item and the setting alone, to the bit; not on other items or on the process.
     """
 
     @property
     @abstractmethod
     def label(self) -> str:
-        """What messages call it."""
+        """The name of the work item in messages."""
 
     @abstractmethod
     def answer(self, context: EvaluationContext) -> Answer:
@@ -104,7 +104,7 @@ class WorkItem(ABC, Generic[Answer]):
 
 
 class Executor(ABC):
-    """Has work items computed. Which process computes them, and in which order, changes no bit of the answers."""
+    """Gets work items computed. Which process computes them, and in which order, changes no bit of the answers."""
 
     @abstractmethod
     def share(self, value: Any) -> Shared[Any]:
@@ -115,13 +115,13 @@ class Executor(ABC):
         """The answers, in the order of the work items.
 
         Raises:
-            JobError: user code raised each time that an item was tried; says which item and what it raised.
-            Interrupted: a stop was asked for.
+            JobError: user code raised at every try of an item; names the item and the exception.
+            Interrupted: the job was told to stop.
         """
 
     @abstractmethod
     def ask_apart(self, setting: EvaluationSetting, item: WorkItem[Answer], times: int) -> list[Answer]:
-        """The answers of several processes to one item, each set anew; of as many different ones as there are."""
+        """`times` answers to one item, after loading the setting anew, by as many different processes as there are."""
 
 
 @dataclass
@@ -130,8 +130,8 @@ class LocalExecutor(Executor):
 
     Args:
         prepared: the job, whose problem and samples the work items are about.
-        landscape: any one of the job; says the device.
-        stop: is asked before each point; when true, `Interrupted` is raised.
+        landscape: any landscape of the job; decides the device.
+        stop: is called before each point; if it returns true, `Interrupted` is raised.
     """
 
     prepared: PreparedJob
@@ -149,7 +149,7 @@ class LocalExecutor(Executor):
         return [self._answer(setting, item) for item in items]
 
     def ask_apart(self, setting: EvaluationSetting, item: WorkItem[Answer], times: int) -> list[Answer]:
-        """The answers of this process, set anew each time."""
+        """The answers of this process, with the setting loaded anew each time."""
         answers = []
         for _ in range(times):
             self._context = self._setting = None
@@ -171,7 +171,7 @@ class LocalExecutor(Executor):
 
     def _set_to(self, setting: EvaluationSetting) -> EvaluationContext:
         if self._context is None or self._setting is not setting:
-            self._context = None  # first, as the device may hold the model and the samples only once
+            self._context = None  # first: the device may have room for only one model and set of samples
             set_to = replace(self.landscape, origin=setting.origin, directions=setting.directions, plan=setting.plan)
             evaluator = make_evaluator(self.prepared, set_to, self._on_point)
             self._context, self._setting = EvaluationContext(evaluator, setting.origin), setting
@@ -184,27 +184,27 @@ class LocalExecutor(Executor):
 
 @dataclass(frozen=True)
 class GivenUp:
-    """Why something was not computed: how often it was tried, and the last exception that user code raised."""
+    """The result of a failed computation: the number of tries, and user code's last exception."""
 
     attempts: int
     error: Exception
 
     @property
     def cause(self) -> str:
-        """The exception in a line."""
+        """The exception on one line."""
         return cause_of_failure(self.error)
 
     @property
     def traceback(self) -> str:
-        """Where it was raised."""
+        """The traceback of the exception."""
         return "".join(traceback.format_exception(self.error))
 
 
 def try_computing(evaluator: Evaluator, compute: Callable[[], Computed]) -> Computed | GivenUp:
-    """What `compute` returns; where user code raises, it is called again as often as `RetryRule` says.
+    """Call `compute`; if user code raises, call it again as often as `RetryRule` says.
 
     Raises:
-        Interrupted, NotRetried: the job ends here.
+        Interrupted, NotRetried: these end the job.
     """
     rule, exceptions = RetryRule(), 0
     while True:
@@ -218,7 +218,7 @@ def try_computing(evaluator: Evaluator, compute: Callable[[], Computed]) -> Comp
                 return GivenUp(exceptions, error)
 
 
-# Gives an executor for a job, one landscape of it, and the evaluations of all samples that it is to do, about.
+# Returns an executor for a job, one landscape of it, and the approximate number of evaluations of all samples.
 Executors = Callable[[PreparedJob, PreparedLandscape, int], AbstractContextManager[Executor]]
 
 
@@ -233,9 +233,9 @@ def setting_of(landscape: PreparedLandscape) -> EvaluationSetting:
 
 
 def unanswered_error(label: str, cause: str) -> JobError:
-    """The error of a work item that cannot be computed, as user code raises, or as this software refuses it.
+    """The error of a work item that cannot be computed, since user code raises or this software refuses it.
 
-    A refusal that begins with a field says by itself what it is about; of anything else, `label` says where it was met.
+    A cause that begins with a field's name is complete; to any other cause `label` is added.
 
     >>> str(unanswered_error("points", "JobError: batch_norm: must be eval"))
     'batch_norm: must be eval'
@@ -252,7 +252,7 @@ def unanswered_error(label: str, cause: str) -> JobError:
 
 @dataclass(frozen=True, eq=False)
 class BlockGradient(WorkItem[Floats]):
-    """The part of a block in ∇L, float64 [P], see `Differentiation.gradient`."""
+    """A block's part of ∇L, float64 [P], see `Differentiation.gradient`."""
 
     block: int
     factors: Mapping[str, float]
@@ -303,8 +303,8 @@ class SumOfProducts:
     """The answer to `ProductOfBlocks`.
 
     Attributes:
-        total: float64 [k, P]; None where the model has no second derivative.
-        refusal: why it has none.
+        total: float64 [k, P]; None if the model has no second derivative.
+        refusal: why the model has none.
     """
 
     total: Floats | None
@@ -315,9 +315,9 @@ class SumOfProducts:
 class ProductOfBlocks(WorkItem[SumOfProducts]):
     """The part of several blocks in H·V, added in the order of the blocks.
 
-    What is added in one answer decides how the whole is rounded: cut the blocks by their number alone, never by who
-    answers. That the model has no second derivative is an answer and no error, as differences can be asked for then;
-    these are of gradients in float64.
+    The blocks that one answer adds decide the rounding of the whole: cut blocks by their number alone, never by the
+    number of processes. A missing second derivative is an answer, not an error: the caller can then ask for
+    differences of gradients, which are computed in float64.
 
     Attributes:
         vectors: V, float64 [k, P].
@@ -333,7 +333,7 @@ class ProductOfBlocks(WorkItem[SumOfProducts]):
         return f"Hessian product over the samples of {_name_blocks(self.blocks)}"
 
     def answer(self, context: EvaluationContext) -> SumOfProducts:
-        """Differentiate twice, or two gradients for each vector, block by block."""
+        """Differentiate twice, or take two gradients for each vector, block by block."""
         derivatives = _derivatives_of(context, in_double=self.how == "differences")
         vectors = [torch.from_numpy(np.array(row)) for row in self.vectors.get()]
         total = np.zeros((len(vectors), derivatives.size))
@@ -351,8 +351,7 @@ class CurvaturesOfSamples:
     """The answer to `CurvaturesAlong`.
 
     Attributes:
-        found: vᵀ∇²ℓᵢv and wᵢ of all samples, of the loss or of each of its terms; None where there are no such
-            derivatives.
+        found: vᵀ∇²ℓᵢv and wᵢ of all samples, of the loss or of each of its terms; None without such derivatives.
     """
 
     found: Mapping[str, tuple[Floats, Floats]] | None
@@ -388,7 +387,7 @@ def _name_blocks(blocks: Sequence[int]) -> str:
 
 
 def _derivatives_of(context: EvaluationContext, *, in_double: bool = False) -> Differentiation:
-    """The derivatives of the context, in batches as small as those of the evaluator."""
+    """The context's derivatives, in the evaluator's batches."""
     derivatives = context.differentiation_in_double if in_double else context.differentiation
     derivatives.use_batches(context.evaluator.batch_size)
     return derivatives

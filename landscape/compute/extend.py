@@ -1,7 +1,7 @@
-"""More of a landscape that is there: more samples, more observables, a wider range, with every value that is known.
+"""Extend a landscape by samples, observables or a wider range, reusing every known value.
 
-The result is, to the bit, what asking for it at once would have given with the same plan. It is computed beside the
-landscape, under another name, and takes its place when it is complete.
+The result has the same bits as a job that asks for all of it at once, with the same plan. It is computed beside the
+landscape, under another name, and replaces the landscape when it is complete.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from landscape.surface.surface import NOT_COMPUTED, QUARANTINED
 
 @dataclass(frozen=True)
 class More:
-    """What an extension adds; None for what stays.
+    """What an extension adds; None means no change.
 
     Attributes:
-        num_samples: how many samples the landscape shall have.
-        observables: names that `observe` returns by now and the landscape does not hold.
-        ranges: [low, high] of all axes, or of each.
+        num_samples: the new number of samples.
+        observables: names that `observe` returns now and the landscape does not hold.
+        ranges: one [low, high] for all axes, or one per axis.
 
     Raises:
-        JobError: one of them is none.
+        JobError: a value is malformed.
     """
 
     num_samples: int | None = None
@@ -57,7 +57,7 @@ class More:
             object.__setattr__(self, "ranges", parse_ranges(self.ranges))
 
     def one_by_one(self) -> Iterator[More]:
-        """The same in steps that add one kind of thing each."""
+        """The same as steps that change one attribute each."""
         # Observables first: the later steps evaluate everything that `observe` returns.
         if self.observables:
             yield More(observables=self.observables)
@@ -81,9 +81,9 @@ def extend(
     """Extend a landscape of a run; interrupted, the same call goes on.
 
     Args:
-        num_samples: how many samples it shall have, more than it has.
-        observables: what `observe` returns by now, and the landscape does not hold yet.
-        ranges: a wider range, by whole steps: one [low, high] for all axes or one for each.
+        num_samples: the new number of samples, more than before.
+        observables: names that `observe` returns now and the landscape does not hold yet.
+        ranges: a range that is wider by whole steps: one [low, high] for all axes, or one per axis.
         problem: the callback; default: the one that the landscape was computed with, by its name.
         folder: where the callback is looked up first; default: where it was then.
         compute: what computes a job, such as `cluster.run`; default: this process.
@@ -99,13 +99,13 @@ def extend(
     more = More(num_samples, observables, ranges)
     path = open_run(run).path
     refuse_unwritable(path)
-    _left(path, name, more)  # what is refused leaves no lock in the run
+    _left(path, name, more)  # so that a refusal leaves no lock in the run
     with writing(path):
-        finished = finish_move(path)  # of a process that was killed while an extension took the place of its landscape
+        finished = finish_move(path)  # of a process that was killed while an extension replaced its landscape
     if finished is not None and finished.target == name and not _left(path, name, more):
         return open_run(run)
     steps = steps_left(run, name, more)
-    for step in steps[1:]:  # that nothing is computed before a later step is refused
+    for step in steps[1:]:  # refuse later steps before computing the first
         extension_job(run, name, step, problem, folder)
     for step in steps:
         job = extension_job(run, name, step, problem, folder)
@@ -113,14 +113,14 @@ def extend(
         staged = job.landscapes[0].name
         left = LandscapeStore.open(opened.path, staged).counts()
         if left[NOT_COMPUTED] or left[QUARANTINED]:
-            return opened  # partial: the failures are listed with it, and the landscape stays as it is
+            return opened  # partial: it lists the failures, and the landscape stays as it is
         with writing(opened.path):
             replace_landscape(opened.path, staged, name)
     return open_run(run)
 
 
 def _computed(job: Job, compute: Callable[[Job], Run]) -> Run:
-    """What `compute` returns; a refused job leaves no landscape behind that it has begun and computed nothing of."""
+    """Compute a job; if it is refused, drop the landscape that it began if that holds no value yet."""
     staged = job.landscapes[0].name
     before = LandscapeStore.find(job.run_path, staged)
     try:
@@ -133,10 +133,10 @@ def _computed(job: Job, compute: Callable[[Job], Run]) -> Run:
 
 
 def steps_left(run: str | Path, name: str, more: More) -> list[More]:
-    """The steps of an extension that are not done yet: it may have been interrupted between two of them.
+    """The steps of an extension that are not done yet: it may have been interrupted between two steps.
 
     Raises:
-        JobError: nothing is asked for, or nothing more than there is.
+        JobError: nothing is asked for, or the landscape has all of it already.
     """
     left = _left(run, name, more)
     if not left:
@@ -153,11 +153,11 @@ def _left(run: str | Path, name: str, more: More) -> list[More]:
 
 
 def _opened(path: str, name: str) -> LandscapeStore:
-    """A landscape that a job has computed.
+    """Open a landscape that a job has computed.
 
     Raises:
-        NotFoundError: there is none of this name.
-        JobError: other software has.
+        NotFoundError: there is no landscape of this name.
+        JobError: the landscape was imported.
     """
     store = LandscapeStore.open(path, name)
     if store.record.is_imported and store.record.imported is not None:
@@ -171,7 +171,7 @@ def _opened(path: str, name: str) -> LandscapeStore:
 
 def _is_done(store: LandscapeStore, step: More) -> bool:
     if step.num_samples is not None:
-        # Batches that are taken whole may hold a few samples more than were asked for.
+        # Batches that cannot be cut may hold a few more samples than asked for.
         has, asked = store.identity.num_samples or 0, store.job.whole.get("num_samples")
         return has == step.num_samples or (has > step.num_samples and asked == step.num_samples)
     if step.observables:
@@ -188,7 +188,7 @@ def extension_job(
     problem: str | Callable[[], Any] | None = None,
     folder: Path | None = None,
 ) -> Job:
-    """The job that computes one step of an extension; what it is planned for and costs, `landscape plan` tells.
+    """The job that computes one step of an extension; `landscape plan` shows its plan and cost.
 
     Raises:
         JobError: the landscape cannot be extended in this way.
@@ -202,7 +202,7 @@ def extension_job(
         spec |= _wider(store, step.ranges)
     if step.num_samples is not None:
         recorded["num_samples"] = step.num_samples
-    # Tiles as they are, unless the losses of more samples need smaller ones.
+    # The same tiles, unless the losses of more samples need smaller ones.
     tile = within_tile_bytes(store.tile_shape, recorded["num_samples"] if store.record.keep_samples else 0)
     recorded |= {"landscapes": [spec], "engine": "auto", "batch_size": None, "tile": list(reversed(tile))}
     job = job_of(recorded)
@@ -212,7 +212,7 @@ def extension_job(
 
 
 def _refuse_axes_of_samples(name: str, job: Job) -> None:
-    """Refuse more samples for a landscape whose axes would be others with them."""
+    """Refuse more samples for a landscape whose axes depend on its samples."""
     kinds = [axis.kind for axis in job.landscapes[0].directions if axis.follows_samples]
     if kinds:
         raise JobError(
@@ -222,11 +222,7 @@ def _refuse_axes_of_samples(name: str, job: Job) -> None:
 
 
 def _refuse(store: LandscapeStore, step: More) -> None:
-    """Refuse what cannot be extended.
-
-    Raises:
-        JobError: says why.
-    """
+    """Raises JobError, with the reason, for a landscape that cannot be extended by this step."""
     record, name = store.record, quoted(store.name)
     if store.refusal:
         raise JobError(store.refusal)
@@ -277,18 +273,18 @@ def _wider(store: LandscapeStore, ranges: Ranges) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Ranges of an extension: checked, and continued by whole steps of the coordinates that are there.
+# Ranges of an extension, which continue the existing coordinates by whole steps.
 
 Ranges = Sequence[tuple[float, float]]
 
-FARTHEST = 64  # how many steps are tried for a range that can be proposed
+FARTHEST = 64  # steps that are tried to find a range to propose
 
 
 def parse_ranges(ranges: Any) -> list[tuple[float, float]]:
     """Ranges as pairs of floats.
 
     Raises:
-        JobError: they are something else than pairs of finite numbers, the lower one first.
+        JobError: they are not pairs of finite numbers, the lower one first.
     """
     try:
         pairs = [(float(low), float(high)) for low, high in ranges]
@@ -300,10 +296,10 @@ def parse_ranges(ranges: Any) -> list[tuple[float, float]]:
 
 
 def per_axis(ranges: Ranges, axes: int) -> list[tuple[float, float]]:
-    """One range for each axis.
+    """One range per axis.
 
     Raises:
-        JobError: there is neither one nor one for each axis.
+        JobError: there is neither one range nor one per axis.
     """
     if len(ranges) not in (1, axes):
         raise JobError(f"ranges: must be one for all axes or one per axis ({axes}), not {len(ranges)}")
@@ -311,14 +307,14 @@ def per_axis(ranges: Ranges, axes: int) -> list[tuple[float, float]]:
 
 
 def wider_sizes(name: str, grid: Grid, ranges: Ranges) -> list[int]:
-    """How many points each axis has over wider ranges.
+    """The number of points of each axis over wider ranges.
 
     Args:
         name: of the landscape, for messages.
-        ranges: one for each axis.
+        ranges: one per axis.
 
     Raises:
-        JobError: a range is not wider by whole steps, or an axis has coordinates that no range continues.
+        JobError: a range is not wider by whole steps, or the coordinates of an axis have no even steps to continue.
     """
     return [
         _wider_size(name, axis, coordinates, limits)
@@ -351,13 +347,13 @@ def _wider_size(name: str, axis: str, coordinates: np.ndarray, limits: tuple[flo
 
 
 def _exact(number: float) -> Fraction:
-    """The number as the user wrote it, as `axis_coordinates` takes it."""
+    """The number as the user wrote it, as `axis_coordinates` does."""
     return Fraction(repr(float(number)))
 
 
 def _near(end: Fraction, step: Fraction, wanted: Fraction) -> float:
-    """The end moved by whole steps, those wanted or a few more, so that it can be written: not by thirds of one."""
-    about = max(0, math.ceil(wanted))  # a narrower range than was asked for would not do
+    """The end moved by at least `wanted` whole steps, to a number with a finite decimal form."""
+    about = max(0, math.ceil(wanted))  # the range must not be narrower than asked for
     tried = sorted(range(max(0, about - FARTHEST), about + FARTHEST), key=lambda steps: abs(steps - about))
     exact = (float(end + steps * step) for steps in tried if _exact(float(end + steps * step)) == end + steps * step)
     return next(exact, float(end))

@@ -24,10 +24,10 @@ from landscape.problem.terms import Problem
 from landscape.surface.record_entries import products_in_float32
 
 # ----------------------------------------------------------------------------------------------------
-# Sums over long vectors in one order, whatever the number of threads.
+# Sums over long vectors in a fixed order, whatever the number of threads.
 #
-# A BLAS splits long sums among its threads, so that another number of cores rounds them otherwise. `einsum` without its
-# optimisation is one plain loop.
+# A BLAS splits long sums among its threads, so the number of cores changes the rounding. `einsum` without optimisation
+# is one plain loop.
 
 
 def dot(first: Floats, second: Floats) -> float:
@@ -54,7 +54,7 @@ def combination(weights: Floats, rows: Floats) -> Floats:
 
 
 def orthogonal_part(rows: Floats, vector: Floats) -> Floats:
-    """The part of a vector that is orthogonal to orthonormal rows; projected twice, as rounding spoils the first time.
+    """The part of a vector orthogonal to orthonormal rows; projected twice, because of rounding.
 
     Giraud et al. 2005, "The loss of orthogonality in the Gram-Schmidt orthogonalization process".
     """
@@ -63,19 +63,19 @@ def orthogonal_part(rows: Floats, vector: Floats) -> Floats:
     return vector
 
 
-# Into so many stretches are the blocks cut at most: each costs a message of P numbers and is the work of one worker.
+# The most stretches that the blocks are cut into: each is one worker's task, and costs a message of P numbers.
 MOST_STRETCHES = 32
 
 
 @dataclass(frozen=True)
 class ParameterLayout:
-    """Where each trainable parameter lies in a vector of all of them, one after another in the model's order."""
+    """The places of the trainable parameters in a vector of all of them, in the model's order."""
 
     infos: tuple[ParameterInfo, ...]
 
     @property
     def size(self) -> int:
-        """P, how many numbers a vector has."""
+        """P, the length of a vector."""
         return sum(int(np.prod(info.shape, dtype=np.int64)) for info in self.infos)
 
     def tensors(self, vector: Floats, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
@@ -99,7 +99,7 @@ class ParameterLayout:
 
 
 def layout_of(problem: Problem, origin: State) -> ParameterLayout:
-    """The trainable parameters of a problem, as derivatives have them."""
+    """The layout of a problem's trainable parameters."""
     return ParameterLayout(
         tuple(info for info in describe_parameters(problem.model) if info.trainable and info.name in origin)
     )
@@ -108,20 +108,20 @@ def layout_of(problem: Problem, origin: State) -> ParameterLayout:
 class HessianOperator:
     """H = ∇²L at θ₀ by its products with vectors.
 
-    The samples lie in the blocks of the plan. Each stretch of blocks is one work item, and its parts are added in their
+    The samples lie in the blocks of the plan. Each stretch of blocks is one work item, and the parts are added in
     order; the stretches follow from the number of blocks alone. So any number of workers gives the same bits.
 
     Args:
-        executor: has the products computed.
+        executor: computes the products.
         setting: θ₀ and the plan.
-        blocks: of which samples; default: all. Means are over these alone.
-        method: `autograd` goes over to `differences` where the model has no second derivative; `gauss-newton` gives
-            products with JᵀH_ℓJ in place of H, J the derivative of the outputs and H_ℓ the criterion's Hessian, which
-            is never negative where the criterion is convex.
+        blocks: the blocks of samples that the mean loss is over; default: all.
+        method: `autograd` falls back to `differences` if the model has no second derivative; `gauss-newton` gives
+            products with JᵀH_ℓJ in place of H, with J the derivative of the outputs and H_ℓ the criterion's Hessian;
+            JᵀH_ℓJ has no negative eigenvalue if the criterion is convex.
 
     Attributes:
-        method: how the products are computed; another one than asked for once that has failed.
-        refusal: why it is another one; empty where it is not.
+        method: the method in use, after a fallback.
+        refusal: the reason of the fallback; empty without one.
         products: how many products with a vector were computed.
     """
 
@@ -150,7 +150,7 @@ class HessianOperator:
 
     @property
     def size(self) -> int:
-        """P, how many numbers a vector has."""
+        """P, the length of a vector."""
         return self.layout.size
 
     @property
@@ -160,17 +160,17 @@ class HessianOperator:
 
     @property
     def noise(self) -> float:
-        """About the error of a product relative to the largest eigenvalue."""
+        """The approximate error of a product, relative to the largest eigenvalue."""
         if self.method == "differences":
             return math.sqrt(np.finfo(np.float64).eps)
         return float(np.finfo(np.float64 if self.setting.plan.precision == "float64" else np.float32).eps)
 
     def on(self, blocks: Sequence[int]) -> HessianOperator:
-        """The same of some blocks alone."""
+        """The operator of the mean loss over these blocks only."""
         return HessianOperator(self.executor, self.setting, self.problem, self.samples, blocks, self.method)
 
     def __call__(self, vectors: Floats) -> Floats:
-        """H·v of one vector [P], or of each row of [k, P], in float64."""
+        """H·v for one vector [P], or for each row of [k, P], in float64."""
         rows = np.atleast_2d(np.ascontiguousarray(vectors, np.float64))
         shared, factors = self.executor.share(rows), self._known_factors()
         answers = self._parts(
@@ -209,12 +209,12 @@ class HessianOperator:
 
 
 def block_count(setting: EvaluationSetting, samples: Samples) -> int:
-    """How many blocks the plan makes of the samples."""
+    """The number of blocks that the plan makes of the samples."""
     return len(batching_of(samples.length, setting.plan, setting.plan.batch_size, samples.cuts).blocks)
 
 
 def stretches_of(blocks: Sequence[int]) -> list[Sequence[int]]:
-    """The blocks cut into at most `MOST_STRETCHES` stretches of nearly equal length, by their number alone.
+    """Cut the blocks into at most `MOST_STRETCHES` stretches of nearly equal length, by their number alone.
 
     >>> [len(stretch) for stretch in stretches_of(range(70))][:5]
     [3, 3, 3, 3, 3]
@@ -224,10 +224,10 @@ def stretches_of(blocks: Sequence[int]) -> list[Sequence[int]]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The trace of the Hessian, as a whole and weighted by the norms of filters, each with an interval.
+# The trace of the Hessian, plain and weighted by the norms of filters, with confidence intervals.
 
 PROBES = 16
-AT_ONCE = 4  # probes per product: they share a gradient, and each takes the memory of a vector
+AT_ONCE = 4  # probes per product: they share a gradient, and each needs the memory of a vector
 
 ProductFunction = Callable[[Floats], Floats]
 
@@ -238,8 +238,8 @@ class Trace:
 
     Attributes:
         value: the unbiased estimate with its interval over the probes.
-        deflated: the part of it that is exact, Σ qᵀHq over the rows of the deflating space.
-        probes: the estimate of each probe; probes of one seed and size are the same vectors for any weights.
+        deflated: the exact part of it, Σ qᵀHq over the rows of the deflating space.
+        probes: the estimate of each probe; seed and size determine the probe vectors, whatever the weights.
     """
 
     value: ConfidenceInterval
@@ -257,9 +257,9 @@ def trace(
 ) -> Trace:
     """tr H by deflated Hutchinson: tr(QHQᵀ) + mean over probes of gᵀ(I − QᵀQ)H(I − QᵀQ)g, g = ±1 at random.
 
-    Unbiased for any orthonormal Q, since E ggᵀ = I; its variance is that of what Q leaves, so a Q that holds the
-    eigenvectors of the outliers takes the largest part away (Hutch++, Meyer et al. 2021, with a better subspace, and
-    an error bar from the probes).
+    Unbiased for any orthonormal Q, since E ggᵀ = I. The variance comes from the complement of Q, so a Q that holds the
+    eigenvectors of outliers removes most of it (Hutch++, Meyer et al. 2021, with a better subspace, and an error bar
+    from the probes).
 
     Args:
         products: H·v for each row of [k, P].
@@ -289,11 +289,11 @@ def filter_weighted_trace(
     """Σ_f (‖w_f‖²/n_f)·tr H_ff over the filters f, each of n_f numbers w_f: E[dᵀHd] of filter-normalised directions d.
 
     A filter-normalised Gaussian has d_f = ‖w_f‖·u_f with u_f uniform on the sphere, and filters are independent; so
-    this is the mean curvature at the centre of random planes. Here d_f = ‖w_f‖/√n_f·(±1), which has the same mean and
-    no variance from the lengths.
+    this is the mean curvature at the centre of random planes. Here d_f = ‖w_f‖/√n_f·(±1), with the same mean and no
+    variance from the lengths.
 
     Args:
-        ignore: the roles of parameters that stay still, as of the directions that it is compared with.
+        ignore: roles of parameters that do not move, as in the directions to compare with.
     """
     scales = np.concatenate([_scales(origin, layout, k, ignore) for k in range(len(layout.infos))])
     values: list[float] = []

@@ -1,6 +1,6 @@
-"""The identity of a landscape: what decides its values, without what does not, such as tiles, workers and machine.
+"""The identity of a landscape: everything that decides its values; tiles, workers and machine are no part of it.
 
-A job goes on with a landscape on disk only where the recorded identity is the same. Else the job is refused, and the
+A job continues a landscape on disk only if the recorded identity is the same. Otherwise the job is refused, and the
 error says what changed.
 """
 
@@ -25,7 +25,7 @@ from landscape.store.landscape import LandscapeStore
 
 FOLLOW_SAMPLES = {kind.word() for kind in KINDS if kind.follows_samples}
 
-SLACK = 1e-6  # of a step: by how much rounding may have moved the end of a range
+SLACK = 1e-6  # of a step: how far rounding may have moved the end of a range
 
 
 def identity_of(
@@ -55,12 +55,12 @@ def identity_of(
 
 
 def _paths(context: LandscapeContext) -> list[dict[str, str]]:
-    """The weights of every snapshot of each path, by whatever names."""
+    """The digests of the snapshots of each path."""
     return [{str(snapshot.number): context.digest(snapshot) for snapshot in path.snapshots} for path in context.paths]
 
 
 def coordinates_asked(spec: Landscape) -> list[list[Any]]:
-    """Of each axis how many points it has and where it ends, in numbers or in a word."""
+    """Per axis its number of points and its range, in numbers or as a word."""
     if spec.finds_range:
         return [[size, AUTO] for size in spec.size]
     return [[size, *(ends or ["fitted"])] for size, ends in zip(spec.size, axis_ranges(spec), strict=True)]
@@ -70,8 +70,8 @@ def refusal_of_job(name: str, changed: Sequence[str], remedy: str) -> str:
     """The error of a job that contradicts the landscape on disk.
 
     Args:
-        changed: a phrase per field, as `changes` returns them.
-        remedy: what to do to go on.
+        changed: a phrase per field, from `changes`.
+        remedy: how to go on.
     """
     return (
         f"landscape {quoted(name)} was computed with another job; changed: {'; '.join(changed)}: "
@@ -80,11 +80,7 @@ def refusal_of_job(name: str, changed: Sequence[str], remedy: str) -> str:
 
 
 def refuse_another(stored: LandscapeStore, identity: Mapping[str, Any], job: Job) -> None:
-    """Refuse a landscape on disk that has another identity.
-
-    Raises:
-        JobError: it was computed from something else; the message says from what.
-    """
+    """Raises JobError for a landscape on disk with another identity; the message says what changed."""
     changed = changes(stored.identity.whole, identity)
     if changed:
         if job.extends is not None:
@@ -96,7 +92,7 @@ def refuse_another(stored: LandscapeStore, identity: Mapping[str, Any], job: Job
 
 
 def remedy_of(stored: LandscapeStore, identity: Mapping[str, Any], run: str) -> str:
-    """What to do about a job that differs from the landscape on disk: the command that extends it, where one does."""
+    """How to resolve a difference between job and landscape: if possible by the command that extends it."""
     if not stored.record.has_check and stored.computed_point(lambda tile: True) is None:
         words = ["landscape", "rm", run, stored.name]
         return f"none of it is computed yet: drop it by `{shlex.join(words)}`"
@@ -119,7 +115,7 @@ def remedy_of(stored: LandscapeStore, identity: Mapping[str, Any], run: str) -> 
 def _options_that_extend(
     recorded: Mapping[str, Any], identity: Mapping[str, Any], differ: Collection[str]
 ) -> dict[str, list[str]]:
-    """What `landscape extend` is given for each field of the identity in which a job only asks for more."""
+    """The options of `landscape extend` for each field of the identity in which a job only asks for more."""
     options: dict[str, list[str]] = {}
     has, asks = recorded.get("num_samples"), identity["num_samples"]
     fixed = not any(kind in FOLLOW_SAMPLES for kind in _kinds(recorded.get("directions")))
@@ -137,12 +133,12 @@ def _options_that_extend(
 
 
 def _kinds(directions: Any) -> list[Any]:
-    """The kinds of the axes of an identity, as a document says them."""
+    """The kinds of the axes in an identity."""
     return [direction.get("kind") for direction in directions or [] if isinstance(direction, Mapping)]
 
 
 def _remedy_of_less(stored: LandscapeStore, identity: Mapping[str, Any], differ: Collection[str]) -> str:
-    """What to write in a job that asks for less than the landscape, once extended, holds; empty where other differs."""
+    """What to write in a job that asks for less than the extended landscape holds; empty for other differences."""
     recorded, fields = stored.identity.whole, dict[str, Any]()
     has, asks = recorded.get("num_samples"), identity["num_samples"]
     if "num_samples" in differ and isinstance(has, int) and has > asks:
@@ -160,13 +156,13 @@ def _remedy_of_less(stored: LandscapeStore, identity: Mapping[str, Any], differ:
 
 
 def _remedy_of_more_snapshots(stored: LandscapeStore, identity: Mapping[str, Any], differ: Collection[str]) -> str:
-    """What to list where trainings only went on, so that `all` means more than it did; empty where other differs."""
+    """The snapshots to list if trainings went on, so that `all` now means more; empty for other differences."""
     recorded, pairs = stored.identity.whole, dict[str, tuple[Any, Any]]()
     for k, pair in enumerate(zip(recorded.get("paths") or (), identity.get("paths", ()), strict=False), 1):
         pairs[f"of path {k}"] = pair
     for before, now in zip(recorded.get("directions") or (), identity["directions"], strict=False):
         pair = _snapshots_of(before), _snapshots_of(now)
-        if pair[0] != pair[1]:  # another axis may have no snapshots, or the same as before
+        if pair[0] != pair[1]:  # other axes may have no snapshots, or the same ones
             pairs["of trajectory"] = pair
     grown = {whose: before for whose, (before, now) in pairs.items() if before != now}
     only_grown = bool(grown) and all(_has_more(*pairs[whose]) for whose in grown)
@@ -178,7 +174,7 @@ def _remedy_of_more_snapshots(stored: LandscapeStore, identity: Mapping[str, Any
 
 
 def _remedy_of_later_end(stored: LandscapeStore, differ: Collection[str], run: str) -> str:
-    """What to name where the last snapshot, which the job means, is a later one by now; empty where other differs."""
+    """The origin to name if the last snapshot is a later one by now; empty for other differences."""
     before, specs = stored.record.origin_step, stored.job.landscapes
     if set(differ) != {"origin"} or not specs:
         return ""
@@ -197,19 +193,19 @@ def _remedy_of_later_end(stored: LandscapeStore, differ: Collection[str], run: s
 
 
 def _snapshots_of(axis: Any) -> Any:
-    """The digests of the snapshots that an axis is made from, by their numbers; None where it is made otherwise."""
+    """The digests of the snapshots that an axis is made from, by number; None for other kinds of axes."""
     snapshots = axis.get("snapshots") if isinstance(axis, Mapping) else None
     return snapshots if isinstance(snapshots, Mapping) else None
 
 
 def _has_more(before: Any, now: Any) -> bool:
-    """Whether all snapshots of before are among those of now, with the same weights."""
+    """Whether `now` has all snapshots of `before`, with the same weights."""
     both = isinstance(before, Mapping) and isinstance(now, Mapping)
     return both and all(number.isdecimal() and now.get(number) == digest for number, digest in before.items())
 
 
 def _is_wider(before: Any, now: Any) -> bool:
-    """Whether all axes reach as far as before, or farther by whole steps of the same length."""
+    """Whether all axes reach at least as far as before, by whole steps of the same length."""
     if not isinstance(before, list) or not isinstance(now, list) or len(before) != len(now):
         return False
     for old, new in zip(before, now, strict=True):
@@ -229,7 +225,7 @@ def changes(recorded: Mapping[str, Any], identity: Mapping[str, Any]) -> list[st
     >>> changes({"seed": 0, "precision": "float32"}, {"seed": 1, "precision": "float32"})
     ['seed 0 to 1']
     """
-    keys = dict.fromkeys([*identity, "quantise", "paths"])  # which only a landscape that has some names
+    keys = dict.fromkeys([*identity, "quantise", "paths"])  # the last two are in some identities only
     differ = [key for key in keys if recorded.get(key) != identity.get(key)]
     if {"num_samples", "seed"} & set(differ):
         differ = [key for key in differ if key != "samples"]  # other samples follow from these two
@@ -237,7 +233,7 @@ def changes(recorded: Mapping[str, Any], identity: Mapping[str, Any]) -> list[st
 
 
 def _change(key: str, before: Any, now: Any) -> str:
-    """What changed in one field of the identity, without digests, which say nothing to a person."""
+    """The change of one field of the identity, without digests."""
     if key in ("origin", "samples"):
         return f"{key} (other {'weights' if key == 'origin' else 'data'})"
     if key == "paths":
@@ -253,7 +249,7 @@ def _change(key: str, before: Any, now: Any) -> str:
 
 
 def _change_of_axis(before: Any, now: Any) -> str:
-    """What changed along an axis; its snapshots, which may be many, in a word where nothing else has."""
+    """The change of an axis; one word if only its snapshots changed."""
     old, new = _snapshots_of(before), _snapshots_of(now)
     if old is None or new is None or {**before, "snapshots": None} != {**now, "snapshots": None}:
         return f"{_plain(before)} to {_plain(now)}"
@@ -261,7 +257,7 @@ def _change_of_axis(before: Any, now: Any) -> str:
 
 
 def _change_of_paths(before: Any, now: Any) -> str:
-    """What changed in the snapshots of the paths, which are counted from 1 in the order of the job."""
+    """The change of the paths' snapshots; paths are numbered from 1 in the order of the job."""
     if len(before) != len(now):
         return f"{len(before)} of them to {len(now)}"
     parts = [
@@ -273,7 +269,7 @@ def _change_of_paths(before: Any, now: Any) -> str:
 
 
 def _plain(value: Any) -> str:
-    """A recorded value for a person to read: the fields of a direction, a digest by its beginning."""
+    """A recorded value as readable text: the fields of a direction, the beginning of a digest."""
     if isinstance(value, Mapping):
         return " ".join(f"{k}={_plain(v)}" for k, v in value.items() if k != "kind") or "none"
     text = str(value)
@@ -281,10 +277,10 @@ def _plain(value: Any) -> str:
 
 
 def recorded_plan(stored: LandscapeStore) -> Plan:
-    """How a landscape on disk is computed.
+    """The plan of a landscape on disk.
 
     Raises:
-        LandscapeError: its record is damaged, or a later version's.
+        LandscapeError: its record is damaged, or was written by a later version.
     """
     record = stored.plan.whole
     try:
@@ -300,7 +296,7 @@ def recorded_plan(stored: LandscapeStore) -> Plan:
 
 
 def _is_sound(plan: Plan) -> bool:
-    """Whether every field is of its type and range: a record on disk may say anything."""
+    """Whether every field has its type and range: a record on disk may hold anything."""
     counts = (plan.batch_size, plan.threads)
     return (
         all(type(number) is int for number in (*counts, plan.seed))

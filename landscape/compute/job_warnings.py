@@ -1,4 +1,4 @@
-"""Warnings of a job that may mean something else than it says: a line each, which names the remedy."""
+"""Warnings about jobs that may not mean what they say: a line each, with the remedy."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ Losses = Callable[[Sequence[State]], Sequence[float]]
 
 Guessing = Callable[[], float | None]
 
-THREADS_PER_CORE = 4  # above it nothing computes faster, on any machine
+THREADS_PER_CORE = 4  # more threads are never faster
 
 
 def thread_warnings(job: Job) -> list[str]:
-    """A warning of more threads than help on this machine: the workers may have more cores, so it is no error."""
+    """A warning about more threads than useful on this machine; no error, as the workers may have more cores."""
     if (job.threads or 1) <= THREADS_PER_CORE * cores():
         return []
     return [
@@ -49,17 +49,17 @@ def origin_warnings(
     specs: Sequence[Landscape], weights: Weights, losses: Losses, guessing: Guessing, *, implied: bool,
     own_callback: bool = False,
 ) -> list[str]:  # fmt: skip
-    """A warning where the last weights of the trajectory are taken unasked, though the callback returns trained ones.
+    """A warning if the origin is the last snapshot by default, although the callback returns trained weights.
 
-    Most callbacks make the network anew, with weights that nobody trained: what was trained is the trajectory, and
-    nothing is wrong. Weights are taken for trained whose loss is nearer to that of the last snapshot than to the loss
-    of guessing; where that is not known, than to the loss of the first snapshot, or to twice that of the last one.
+    Most callbacks return a new, untrained network: the trajectory was trained, and nothing is wrong. Weights count as
+    trained if their loss is nearer to that of the last snapshot than to the loss of guessing; if that is not known,
+    nearer than to the loss of the first snapshot, or to twice that of the last one.
 
     Args:
         losses: the mean losses of some samples at sets of weights.
-        guessing: gives the loss of the best constant guess, for which all labels are read; None where it is not known.
-        implied: whether the landscapes are those that the collector's options stand for, and none is in the job.
-        own_callback: whether the training recorded the callback itself: it makes the network, and not its weights.
+        guessing: returns the loss of the best constant guess, after reading all labels; None if it is not known.
+        implied: whether the landscapes come from the collector's options, since the job lists none.
+        own_callback: whether the training recorded the callback: then it returns the network without trained weights.
     """
     if own_callback:
         return []
@@ -78,7 +78,7 @@ def origin_warnings(
 
 
 def end_warnings(specs: Sequence[Landscape], prepared: Sequence[PreparedLandscape]) -> list[str]:
-    """A warning of landscapes around the last snapshot of a training that went on after it."""
+    """A warning about landscapes around the last snapshot of a training that went on after it."""
     ends: dict[tuple[str, str], list[str]] = {}
     for spec, landscape in zip(specs, prepared, strict=True):
         record = landscape.record
@@ -94,8 +94,8 @@ def end_warnings(specs: Sequence[Landscape], prepared: Sequence[PreparedLandscap
 
 
 def _last_by_number(spec: Landscape, record: Record) -> str:
-    """How a job names the last snapshot, which is the origin, by its number: `10`, or `runs/sgd@10`."""
-    number = str(record.origin).rpartition(" ")[2]  # of a name such as `epoch 10`
+    """The last snapshot, which is the origin, as a job names it by number: `10`, or `runs/sgd@10`."""
+    number = str(record.origin).rpartition(" ")[2]  # from a name such as `epoch 10`
     if record.origin_step is not None:
         return number
     run = spec.origin.rpartition("@")[0] if isinstance(spec.origin, str) else spec.paths[0].run if spec.paths else ""
@@ -103,7 +103,7 @@ def _last_by_number(spec: Landscape, record: Record) -> str:
 
 
 def _means_last(spec: Landscape) -> bool:
-    """Whether the origin is the last snapshot that there is, by name or because the job leaves it open."""
+    """Whether the origin is the last snapshot, by name or by default."""
     if spec.origin is not None:
         return isinstance(spec.origin, str) and spec.origin.rpartition("@")[2] == "last"
     chosen = spec.paths[0].snapshots if spec.paths else spec.snapshots
@@ -111,7 +111,7 @@ def _means_last(spec: Landscape) -> bool:
 
 
 def _is_untrained(weights: Weights, losses: Losses, guessing: float | None) -> bool:
-    """Whether the callback's weights are clearly worse than the last snapshot; not where user code does not tell."""
+    """Whether the callback's weights are clearly worse than the last snapshot; False if user code raises."""
     names = ("problem", "last") if guessing is not None else ("problem", "last", "first")
     states = [weights.state(name) for name in names]
     try:
@@ -123,7 +123,7 @@ def _is_untrained(weights: Weights, losses: Losses, guessing: float | None) -> b
 
 
 def warn_of_constant(store: LandscapeStore, landscape: PreparedLandscape) -> None:
-    """Log a warning, with the likely reason, where a landscape that is computed has one loss at all of its points."""
+    """Log a warning, with the likely reason, if a computed landscape has the same loss at all points."""
     if not has_constant_loss(store.arrays):
         return
     unmoved = _unmoved_as_zero(landscape)
@@ -146,7 +146,7 @@ def warn_of_constant(store: LandscapeStore, landscape: PreparedLandscape) -> Non
 
 
 def _unmoved_as_zero(landscape: PreparedLandscape) -> list[str]:
-    """The matrices that are zero at the origin and in every direction; vectors, such as biases, often begin so."""
+    """The matrices that are zero at the origin and in every direction; vectors, such as biases, are often zero."""
     directions = [axis.tensors for axis in landscape.directions]
     return [
         name
@@ -178,12 +178,11 @@ SLACK = 1e-3  # relative: by how much a filter-normalised direction may be short
 
 
 def rounding_warnings(landscapes: Iterable[PreparedLandscape]) -> list[str]:
-    """Warnings of axes along which the rounding of weights to bfloat16 may show in the surface.
+    """Warnings about axes along which the rounding of weights to bfloat16 may show in the surface.
 
-    A step of bfloat16 is up to 2⁻⁸ of a weight, so what counts is how far an axis moves the weights in proportion to
-    them. The move to coordinate c along a direction d is r(c) = |c|·‖d‖/‖θ₀‖ over the moved tensors that are held in
-    bfloat16. With `normalise: filter`, `layer` or `model` ‖d‖ is ‖θ₀‖, and r the coordinate itself; for `towards`,
-    `pca`, a file, or `normalise: none` it is the relative move that the coordinate stands for.
+    A step of bfloat16 is up to 2⁻⁸ of a weight, so the relative move of the weights matters. For coordinate c along a
+    direction d it is r(c) = |c|·‖d‖/‖θ₀‖ over the moved tensors in bfloat16. With `normalise: filter`, `layer` or
+    `model`, ‖d‖ = ‖θ₀‖, and r is the coordinate itself; with `towards`, `pca`, a file, or `normalise: none` it is not.
 
     Raises:
         JobError: r at the farther end of an axis is below 0.03.
@@ -219,14 +218,14 @@ def _warnings_of(landscape: PreparedLandscape) -> Iterator[str]:
 
 
 def _unit(direction: State, origin: State) -> float | None:
-    """‖d‖/‖θ₀‖ over the moved tensors in bfloat16; None where there are none, or all are zero."""
+    """‖d‖/‖θ₀‖ over the moved tensors in bfloat16; None if there are none, or all are zero."""
     names = [name for name in direction if origin[name].dtype is torch.bfloat16 and bool(direction[name].any())]
     size = norm({name: origin[name] for name in names})
     return norm({name: direction[name] for name in names}) / size if size else None
 
 
 def engine_warnings(job: Job, landscapes: Sequence[PreparedLandscape]) -> list[str]:
-    """A warning where an option of the job's engine is for quantised landscapes alone, and others are in the job."""
+    """A warning if an option of the job's engine needs quantised landscapes, and the job has others too."""
     engine = job.asked_engine
     plain = [
         landscape.name for landscape in landscapes if engine is not None and engine.against(landscape.plan.quantise)
@@ -245,12 +244,12 @@ WHY = "between networks the running statistics of training are those of none"
 
 
 def with_batch_norm(job: Job, model: nn.Module, landscapes: Sequence[Landscape]) -> tuple[Job, list[str]]:
-    """The job with `recalibrate` where all its landscapes are planes through networks, as in Garipov et al. 2018.
+    """The job with `recalibrate` if all its landscapes are planes through networks, as in Garipov et al. 2018.
 
-    One job has one mode. Where it also has landscapes of other kinds it stays as it is, and a warning says so.
+    One job has one mode. If it also has other landscapes, it stays unchanged, and a warning says so.
 
     Returns:
-        The job, and lines that tell what was chosen; none where the job names a mode or the model has no batch norm.
+        The job, and lines that report the choice; no lines if the job names a mode or the model has no batch norm.
     """
     planes = [landscape.name for landscape in landscapes if landscape.plane is not None]
     if not planes or "batch_norm" in job.model_fields_set or not batch_norm_layers(model):
@@ -268,10 +267,10 @@ def with_batch_norm(job: Job, model: nn.Module, landscapes: Sequence[Landscape])
 def statistics_warnings(
     job: Job, model: nn.Module, specs: Sequence[Landscape], landscapes: Sequence[PreparedLandscape]
 ) -> list[str]:
-    """A warning for paths, and for lines and planes through networks, where batch norm has statistics of other weights.
+    """Warnings for paths, and for lines and planes through networks, if batch norm keeps the origin's statistics.
 
-    Only the origin has the running statistics that it was trained with: below a snapshot, and between two networks,
-    the loss may be several times as high by them alone.
+    Only the origin fits its running statistics: below a snapshot, and between two networks, wrong statistics alone may
+    raise the loss several times.
     """
     if not STATISTICS[job.batch_norm].fixed or not batch_norm_layers(model):
         return []

@@ -1,4 +1,4 @@
-"""Lanczos with full reorthogonalisation: both ends of the spectrum of a symmetric operator from its products alone."""
+"""Lanczos with full reorthogonalisation: both ends of a symmetric operator's spectrum, from products with vectors."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from landscape.job.directions.base import DirectionTensors
 from landscape.job.directions.file import STEPS
 from landscape.surface.record_entries import UNDECIDED, ZERO, is_negative
 
-TOLERANCE = 0.01  # of an eigenvalue: what a residual may be; the noise of sampling is larger
+TOLERANCE = 0.01  # of an eigenvalue: the largest residual; the noise of sampling is larger
 
-ROUNDING = 10  # times the operator's noise: a residual below that is rounding
+ROUNDING = 10  # times the operator's noise: a smaller residual is rounding
 
-RESOLVED = 0.1  # of a negative smallest eigenvalue: what its residual may be where its size is asked for
+RESOLVED = 0.1  # of a negative smallest eigenvalue: its largest residual, if its size is wanted
 
-CHANCE = 1e-6  # that a random start lies so badly that an eigenvalue is below `Krylov.lower_bound`
+CHANCE = 1e-6  # of a random start so unlucky that an eigenvalue is below `Krylov.lower_bound`
 
 Product = Callable[[Floats], Floats]
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one step adds: αⱼ, βⱼ and the next basis vector q_{j+1}, float64 [P]."""
+    """The result of one step: αⱼ, βⱼ and the next basis vector q_{j+1}, float64 [P]."""
 
     alpha: float
     beta: float
@@ -47,7 +47,7 @@ class Ritz:
 
     Attributes:
         value: θ = xᵀHx.
-        residual: ‖Hx − θx‖; an eigenvalue lies that near to θ.
+        residual: ‖Hx − θx‖; some eigenvalue lies within this distance of θ.
         vector: x, of unit length, float64 [P]; its largest component is positive.
     """
 
@@ -62,7 +62,7 @@ class Krylov:
 
     Attributes:
         basis: Q, orthonormal rows, float64 [m, P].
-        alphas, betas: of the tridiagonal T: its diagonal, and what lies beside it, with β_m last.
+        alphas, betas: the diagonal and the off-diagonal of T; β_m is last.
     """
 
     basis: Floats
@@ -76,7 +76,7 @@ class Krylov:
 
     @property
     def is_finite(self) -> bool:
-        """Whether all products were finite; where one was not, no eigenvalue is known."""
+        """Whether all products were finite; otherwise no eigenvalue is known."""
         return bool(np.isfinite(self.alphas).all() and np.isfinite(self.betas).all())
 
     def ritz_values(self) -> tuple[Floats, Floats, Floats]:
@@ -92,7 +92,7 @@ class Krylov:
         return values, np.abs(self.betas[-1] * vectors[-1]), vectors
 
     def lower_bound(self, chance: float = CHANCE) -> float:
-        """What no eigenvalue is below, except with this probability over the random start q₁, which must be Gaussian.
+        """A lower bound of all eigenvalues, wrong with this probability over the random start q₁, a Gaussian.
 
         The Lanczos polynomial p(λ) = Π(λ − θᵢ)/Πβⱼ maps q₁ to q_{m+1}, which has length 1, so that γ² p(λmin)² ≤ 1 for
         the component γ of q₁ along the eigenvector of λmin. It is below √(π/2P)·chance in size with less than that
@@ -126,9 +126,9 @@ class Krylov:
         return int(is_negative(values[-1], values[0], np.array(self.lower_bound()), in_float32))
 
     def has_open_sign(self, in_float32: bool) -> bool:
-        """Whether more steps may tell whether there is a negative eigenvalue.
+        """Whether more steps may decide if there is a negative eigenvalue.
 
-        They do not where one is within rounding, nor where a product was not finite.
+        They cannot if the smallest one is zero up to rounding, or a product was not finite.
         """
         if not self.is_finite:
             return False
@@ -147,7 +147,7 @@ class Krylov:
 
 
 def place_of(rank: int, count: int) -> int:
-    """Where the eigenvalue of a rank stands among so many in ascending order."""
+    """The index of a rank's eigenvalue among `count` ascending ones."""
     assert 0 < abs(rank) <= count
     return count - rank if rank > 0 else -rank - 1
 
@@ -167,9 +167,9 @@ def lanczos(
     is_open: Callable[[Krylov], bool] = lambda krylov: False,
     most: int = 0,
 ) -> Krylov:
-    """The Krylov space in which the eigenpairs of the asked ranks have converged, or of `steps` steps.
+    """The Krylov space in which the eigenpairs of these ranks have converged, or that of `steps` steps.
 
-    Where ranks are asked for it also ends, with Ritz values that are NaN, where a product is not finite.
+    With ranks, it also ends at a product that is not finite, with NaN Ritz values.
 
     αⱼ = qⱼᵀHqⱼ, βⱼq_{j+1} = (I − QᵀQ)²Hqⱼ. It stops when abs(β_m·s_mi) ≤ tolerance·abs(θᵢ) for each rank i, where the
     left side is the residual (Paige 1971). Without reorthogonalisation converged eigenvalues would come back as ghosts.
@@ -178,14 +178,14 @@ def lanczos(
         product: H·v, the same bits each time.
         size: P.
         ranks: which eigenpairs must have converged: 1 the largest eigenvalue, -1 the smallest; none: all steps.
-        seed: of the Gaussian q₁, where `start` is left out, and of every vector that goes on from an invariant space.
+        seed: of the Gaussian q₁, unless `start` is given, and of every vector that leaves an invariant space.
         noise: the error of a product relative to the largest eigenvalue; residuals below ten times that are rounding.
-        known: the first steps of an earlier call with the same arguments, which go on to the same bits.
+        known: the first steps of an earlier call with the same arguments, which are continued to the same bits.
         keep: is called with the number and the content of each new step.
-        is_open: whether a question stays open that more steps may answer: then it goes on, to `most` steps in all.
+        is_open: whether the caller needs more steps: then up to `most` steps are taken in all.
     """
     steps, usual = min(max(steps, most), size), min(steps, size)
-    # Steps mostly end early: the array grows as the operating system hands out its pages.
+    # Mostly fewer steps are taken: the operating system allocates pages only when they are written.
     basis = np.empty((steps + 1, size))
     basis[0] = _normal(size, seed, 0) if start is None else start
     basis[0] /= length(basis[0])
@@ -215,13 +215,13 @@ def _step(product: Product, basis: Floats, scale: float, seed: int, *, last: boo
         return Step(alpha, beta, rest / beta)
     if last:
         return Step(alpha, 0.0, np.zeros_like(rest))
-    # The space is invariant: what is left of the spectrum shows from another vector.
+    # The space is invariant: the rest of the spectrum needs another vector.
     fresh = orthogonal_part(basis, _normal(len(rest), seed, len(basis)))
     return Step(alpha, 0.0, fresh / length(fresh))
 
 
 def least_steps(ranks: Sequence[int]) -> int:
-    """How many steps give these ranks different eigenvalues, those from the top and those from the bottom.
+    """The number of steps from which ranks from the top and ranks from the bottom are different eigenvalues.
 
     >>> least_steps([1, 2]), least_steps([2, -1])
     (2, 3)
@@ -264,7 +264,7 @@ class Density:
         return np.asarray((self.weights * self.nodes**power).sum(1), np.float64)
 
     def smooth(self, places: Floats, width: float) -> Floats:
-        """φ at some places, each node a normal density of that standard deviation: a matter of the drawing."""
+        """φ at some places, each node smoothed to a normal density of standard deviation `width`, for drawing."""
         distance = (places[:, None] - self.nodes.reshape(1, -1)) / width
         height = np.exp(-0.5 * distance**2) / (width * np.sqrt(2 * np.pi))
         return np.asarray((height * self.weights.reshape(1, -1)).sum(1) / len(self.nodes), np.float64)
@@ -285,7 +285,7 @@ def density(
     steps = min(steps, size)
     nodes, weights = np.zeros((runs, steps)), np.zeros((runs, steps))
     for k in range(runs):
-        # Signs instead of Gaussians: unbiased for the trace of every power of H, of unit length after one division.
+        # Signs instead of Gaussians: unbiased for the trace of every power of H, and all of the same length.
         start: Floats = np.random.default_rng([seed, k, 2]).integers(0, 2, size).astype(np.float64) * 2 - 1
         krylov = lanczos(product, size, (), seed=seed, start=start, steps=steps)
         values, _, vectors = krylov.ritz_values()
@@ -294,22 +294,22 @@ def density(
 
 
 # ----------------------------------------------------------------------------------------------------
-# How far an eigenvalue depends on the samples: its standard error, and a bracket from two halves of them.
+# How much an eigenvalue depends on the samples: its standard error, and a bracket from two halves of the samples.
 
-# The losses of single samples are float32: at this share of the half width the rise, its square, is well above their
-# rounding, and the fourth derivative is not yet seen.
+# The losses of single samples are float32: at this share of the half width, the rise (proportional to its square) is
+# well above their rounding, and the fourth derivative is negligible.
 STEP_SHARE = float(np.finfo(np.float32).eps) ** 0.25
 
-SAME_ERROR = 0.1  # of an error: what two steps of differences may be apart by
+SAME_ERROR = 0.1  # of an error: how far the results of two difference steps may be apart
 
 Answer = TypeVar("Answer", covariant=True)
 
 
 @dataclass(frozen=True)
 class SampledCurvature:
-    """vᵀHᵢv over the samples i: their mean, its standard error, how many samples there are, and all of them [N].
+    """vᵀHᵢv over the samples i: the mean, its standard error, the number of samples, and all values [N].
 
-    Of a loss of several terms mean and error are those of the sum, and `by_sample` is empty.
+    For a loss of several terms, mean and error are those of the sum, and `by_sample` is empty.
     """
 
     mean: float
@@ -322,20 +322,20 @@ def sampled_curvature(
     executor: Executor, setting: EvaluationSetting, direction: Mapping[str, Tensor], value: float, loss: float,
     terms: Mapping[str, float] | None = None,
 ) -> SampledCurvature | None:  # fmt: skip
-    """vᵀHᵢv of every sample by derivatives of its loss, in float64 where they can be.
+    """vᵀHᵢv of every sample by derivatives of its loss, in float64 if possible.
 
-    To first order the standard error of an eigenvalue is that of the mean of these, sd/√n, at its eigenvector v.
+    To first order, the standard error of an eigenvalue with eigenvector v is that of the mean of these values, sd/√n.
 
-    Where the model cannot be differentiated so often they are (ℓᵢ(θ + hv) − 2ℓᵢ(θ) + ℓᵢ(θ − hv))/h², and known only
-    where half of h says the same: no h is right for samples whose curvatures are far from λ in size.
+    If the model cannot be differentiated so often, they are (ℓᵢ(θ + hv) − 2ℓᵢ(θ) + ℓᵢ(θ − hv))/h², and accepted only if
+    h/2 gives the same: no h suits samples whose curvature differs much from λ in size.
 
     Args:
-        value: λ, which sets h.
+        value: λ, which determines h.
         loss: L(θ), likewise.
-        terms: what the loss is the sum of, each with its factor, see `reduction.terms_of`.
+        terms: the terms of the loss, each with its factor, see `reduction.terms_of`.
 
     Returns:
-        None where λ is 0, where there is one sample, or where h and half of it disagree.
+        None if λ is 0, there is one sample, or h and h/2 disagree.
     """
     if not value or not math.isfinite(value):
         return None
@@ -349,7 +349,7 @@ def sampled_curvature(
 def _in_float64(executor: Executor, setting: EvaluationSetting, items: Sequence[WorkItem[Answer]]) -> list[Answer]:
     try:
         return executor.ask(_in(setting, "float64"), items)
-    except JobError:  # the model names float32 in its own code, as many do
+    except JobError:  # many models name float32 in their code
         return executor.ask(_in(setting, "float32"), items)
 
 
@@ -376,7 +376,7 @@ def _second_difference(found: SampleValues, places: tuple[int, int, int], h: flo
 
 
 def _summed(found: Mapping[str, tuple[Floats, Floats]], terms: Mapping[str, float] | None) -> SampledCurvature | None:
-    """Σλ·mean and √Σλ²·SE² over the terms, whose samples are drawn independently; one of one sample is a condition."""
+    """Σλ·mean and √Σλ²·SE² over the terms, whose samples are independent; a term of one sample has no error."""
     if terms is None:
         return _over_samples(*found["loss"]) if "loss" in found else None
     parts = [(factor, _over_samples(*found[name])) for name, factor in terms.items() if name in found]
@@ -393,7 +393,7 @@ def _over_samples(curvatures: Floats, weights: Floats) -> SampledCurvature | Non
         return None
     mean = float((weights * curvatures).sum() / weights.sum())
     count = len(curvatures)
-    if not math.isfinite(mean):  # as where the loss is infinite beside the weights
+    if not math.isfinite(mean):  # such as for a loss that is infinite beside the weights
         return SampledCurvature(math.nan, math.nan, count, curvatures)
     spread = math.sqrt(float((weights**2 * (curvatures - mean) ** 2).sum())) / float(weights.sum())
     return SampledCurvature(mean, spread * math.sqrt(count / (count - 1)), count, curvatures)
@@ -405,11 +405,11 @@ def _in(setting: EvaluationSetting, precision: Precision) -> EvaluationSetting:
 
 @dataclass(frozen=True)
 class Bracket:
-    """Ends between which λmax of all data lies in the mean over draws of samples.
+    """Bounds of λmax of all data, in the mean over draws of samples.
 
     Attributes:
-        low: vᵀHv over the samples that v was not computed from: no vector does better than the true one.
-        high: λmax of the samples that v was computed from, which v fits, noise included.
+        low: vᵀHv over the samples that v was not computed from: at most the true λmax.
+        high: λmax of the samples that v was computed from: v also fits their noise.
     """
 
     low: float

@@ -1,4 +1,4 @@
-"""What a landscape may name, each read once: weights and the runs whose paths it draws; what its directions ask for."""
+"""The weights and paths that a landscape names, each read once, and the context of its directions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Weights:
     def __init__(self, problem: Problem, trajectory: Trajectory, folder: Path) -> None:
         """
         Args:
-            folder: what relative paths of files and runs are relative to.
+            folder: the base of relative paths of files and runs.
         """
         self.model, self.trajectory, self.folder = problem.model, trajectory, folder
         self._known: dict[int | str | RunSnapshot, dict[str, torch.Tensor]] = {}
@@ -56,7 +56,7 @@ class Weights:
         return self._runs[place]
 
     def resolve(self, reference: int | str | RunSnapshot) -> int | str | RunSnapshot:
-        """`last` and `first` as the number of their snapshot, also those of another run; all else as it is.
+        """`last` and `first`, also of another run, as the number of their snapshot; other references unchanged.
 
         Raises:
             JobError: the run has no snapshot.
@@ -72,7 +72,7 @@ class Weights:
         return self.trajectory.numbers[-1 if reference == "last" else 0]
 
     def _of_run(self, reference: str) -> RunSnapshot | None:
-        """The snapshot that RUN@last and its like name; None where the reference is a file, or something else."""
+        """The snapshot named by a reference such as RUN@last; None for a file, or any other reference."""
         match = OF_RUN.fullmatch(reference)
         place = "" if match is None else real_place(locate(match[1], self.folder))
         if match is None or Path(locate(reference, self.folder)).is_file():
@@ -87,7 +87,7 @@ class Weights:
         """The weights of that name, as a state of the model.
 
         Raises:
-            LandscapeError: there are none, or they are not those of such a model.
+            LandscapeError: there are none, or they do not fit the model.
         """
         key = self.resolve(reference)
         if key not in self._known:
@@ -102,7 +102,7 @@ class Weights:
         return self._digests[key]
 
     def went_on_to(self, reference: int | str | RunSnapshot) -> str:
-        """How far the log of a training goes beyond a snapshot, by `logged_beyond`; empty of other weights."""
+        """How far a training's log goes beyond a snapshot, by `logged_beyond`; empty for other weights."""
         key = self.resolve(reference)
         if isinstance(key, str):
             return ""
@@ -113,7 +113,7 @@ class Weights:
         return self._went_on_to[key]
 
     def label(self, reference: int | str | RunSnapshot) -> str:
-        """What figures and errors call the weights of that name, such as `epoch 3`, or `sgd epoch 3` of another run."""
+        """The name of these weights in figures and errors, such as `epoch 3`, or `sgd epoch 3` of another run."""
         key = self.resolve(reference)
         if isinstance(key, RunSnapshot):
             return f"{run_labels([key.run])[0]} {self.run(key.run).unit} {key.number}"
@@ -137,21 +137,21 @@ class Weights:
         return match_state(self.model, tensors, f"file {quoted(key)}")
 
 
-TRACKED = re.compile(r"(^|\.)num_batches_tracked$")  # of which a network may have one or not
+TRACKED = re.compile(r"(^|\.)num_batches_tracked$")  # snapshots of one network may lack these
 
 
 def network_of(job: Job, landscapes: Sequence[Landscape]) -> Mapping[str, Any]:
-    """The options that the training of the job's run made its network with; else those of the first path drawn."""
+    """The network options recorded by the training of the job's run, else by that of its first drawn path."""
     named = [job.run_path, *(locate(path.run, job.folder) for spec in landscapes for path in spec.paths or ())]
     outside = (run for run in named if part_of(run) is None)  # a portable problem needs no options
     return next((options for run in outside if (options := read_network(run))), {})
 
 
 def paths_of(spec: Landscape, weights: Weights) -> tuple[RunPath, ...]:
-    """The paths that a landscape draws, by the snapshots that their runs hold now; none where its job names none.
+    """The paths that a landscape draws, with the snapshots that their runs hold now; empty if the job names none.
 
     Raises:
-        JobError: a run holds no snapshot, or not one that is named; one is drawn twice; or two have one label.
+        JobError: a run holds no snapshot or lacks a named one, a snapshot is drawn twice, or two paths share a label.
     """
     asked = spec.paths or ()
     places = [real_place(locate(path.run, weights.folder)) for path in asked]
@@ -184,7 +184,7 @@ def _chosen(place: str, snapshots: Any, weights: Weights) -> Trajectory:
 
 
 def _refuse_twice(places: list[str], chosen: list[Trajectory]) -> None:
-    """Refuse a snapshot that two paths have: different names may lead to one run."""
+    """Refuse a snapshot in two paths: different names may lead to one run."""
     for k, trajectory in enumerate(chosen):
         for place, other in zip(places[:k], chosen[:k], strict=True):
             if place == places[k] and set(other.numbers) & set(trajectory.numbers):
@@ -194,7 +194,7 @@ def _refuse_twice(places: list[str], chosen: list[Trajectory]) -> None:
 
 
 def _label(k: int, names: list[str], chosen: list[Trajectory]) -> str:
-    """The end of the run's folder, of a long name its last letters; its snapshots where it stands more than once."""
+    """The end of the run's folder, shortened if long; with its snapshots if the run occurs more than once."""
     name = names[k] if len(names[k]) <= LONGEST_LABEL else f"…{names[k][1 - LONGEST_LABEL :]}"
     if names.count(names[k]) == 1:
         return name
@@ -217,7 +217,7 @@ def check_paths(paths: tuple[RunPath, ...], weights: Weights) -> None:
 
 
 def _refuse_another_network(first: RunPath, other: RunPath, weights: Weights) -> None:
-    """Refuse by the first tensor in which two runs differ; nothing where they hold the same ones."""
+    """Raises JobError with the first tensor in which two runs differ; nothing if their tensors agree."""
     one, two = (_tensors(path.snapshots[0], weights) for path in (first, other))
     for name in dict.fromkeys([*weights.model.state_dict(), *one, *two]):
         shapes = [tuple(state[name].shape) if name in state else None for state in (one, two)]
@@ -234,7 +234,7 @@ def _tensors(snapshot: RunSnapshot, weights: Weights) -> State:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the directions of one landscape ask for: the weights of its run, its problem and its samples.
+# The context of one landscape's directions: the weights of its run, its problem and its samples.
 
 T = TypeVar("T")
 
@@ -243,11 +243,11 @@ SolveHere = Callable[[tuple[int, ...], int, int], Spectrum]  # `Context.spectrum
 
 @dataclass(frozen=True)
 class LandscapeContext:
-    """The `landscape.job.directions.base.Context` of one landscape; there its members are described.
+    """The `landscape.job.directions.base.Context` of one landscape, which describes the members.
 
     Attributes:
-        spec: the landscape, under the defaults that held when it was begun.
-        weights: what it may name weights by, each read once.
+        spec: the landscape, with the defaults of the time when it was begun.
+        weights: reads the weights that it may name.
     """
 
     spec: Landscape
@@ -263,8 +263,8 @@ class LandscapeContext:
     def reference(self) -> int | str | RunSnapshot:
         """The origin by its name in the job, `first` and `last` as the number of their snapshot.
 
-        A job that leaves it out means the last snapshot of the first of its paths, else the last that a direction is
-        made from, else the last of the run, else the weights that the callback returns.
+        The default is the last snapshot of the job's first path, else the last one that a direction is made from, else
+        the last one of the run, else the weights that the callback returns.
         """
         if self.spec.origin is not None:
             return self.weights.resolve(self.spec.origin)
@@ -275,7 +275,7 @@ class LandscapeContext:
 
     @property
     def meant(self) -> dict[str, int]:
-        """The numbers of the snapshots that `first`, `last` and RUN@last stand for, by these words."""
+        """The snapshot numbers that `first`, `last` and RUN@last mean, by these words."""
         named = (self.spec.origin, *(name for axis in self.axes for name in axis.weights))
         words = [name for name in named if isinstance(name, str) and name.rpartition("@")[2] in ("first", "last")]
         keys = {name: self.weights.resolve(name) for name in words}
@@ -321,7 +321,7 @@ class LandscapeContext:
         return self.weights.digest(reference)
 
     def name(self, reference: int | str | RunSnapshot) -> str:
-        """What labels call them; those of a run whose path is drawn by the label of that."""
+        """The name of these weights in labels; a snapshot on a drawn path gets the label of the path."""
         key = self.weights.resolve(reference)
         drawn = next((path for path in self.paths if key in path.snapshots), None)
         if drawn is not None and isinstance(key, RunSnapshot):

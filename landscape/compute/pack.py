@@ -49,13 +49,13 @@ from landscape.problem.terms import PointSets, Problem, Terms
 from landscape.problem.user_code import in_folder, in_words
 
 # ----------------------------------------------------------------------------------------------------
-# The packed problem beside its source: the values of both on samples of the job, in batches of several sizes.
+# Comparing the packed problem with its source on samples of the job, in batches of several sizes.
 
 SIZES = (1, 2, 7, 64)  # samples of a batch
 STEP = 0.01  # of weights, relative to their size, to the second point of comparison
 TOLERANCES = {"float64": 1e-12, "bfloat16": 2e-2}
 TOLERANCE = 1e-6
-GRADIENT_OF = 5  # samples whose losses are derived
+GRADIENT_OF = 5  # samples whose losses are differentiated
 GRADIENT_TOLERANCES = {"float64": 1e-8, "bfloat16": 0.1}  # of the largest derivative of a parameter
 GRADIENT_TOLERANCE = 1e-3
 OTHERWISE = "model: computes otherwise when it is exported"
@@ -68,11 +68,11 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class PackDeviation:
-    """How far the packed problem's values are from those of its source.
+    """The difference between the packed problem's values and those of its source.
 
     Attributes:
-        difference: the largest, relative to the size of the value, or absolute below 1.
-        batches: how many were compared.
+        difference: the largest one, relative to the value, or absolute for values below 1.
+        batches: how many batches were compared.
     """
 
     difference: float
@@ -90,7 +90,7 @@ def compare(
     """Compare both at the model's weights, and at weights a small step away.
 
     Raises:
-        JobError: they differ by more than rounding; or the packed one does not run.
+        JobError: they differ by more than rounding, or the packed one does not run.
     """
     dtype = torch.float64 if plan.precision == "float64" else torch.float32
     worst, count = 0.0, 0
@@ -119,10 +119,10 @@ def compare(
 
 
 def refuse_other_layers(source: PreparedJob, packed: PreparedJob) -> None:
-    """Refuse landscapes that say which layer breaks, where the packed network has other layers than its source.
+    """Refuse landscapes with `layers` if the packed network has other layers than its source.
 
     Raises:
-        JobError: names the first layer of the source that the packed one has not.
+        JobError: names the first layer of the source that the packed network lacks.
     """
     for mine, theirs in zip(source.landscapes, packed.landscapes, strict=True):
         if mine.record.layers is None or theirs.record.layers is None:
@@ -139,10 +139,10 @@ def refuse_other_layers(source: PreparedJob, packed: PreparedJob) -> None:
 def _compare_gradients(
     source: tuple[nn.Module, Observe], packed: tuple[nn.Module, Observe], batch: object, plan: Plan
 ) -> None:
-    """Refuse other derivatives, as where a part of the loss was computed without gradients."""
+    """Refuse different derivatives, such as of a loss that is partly computed without gradients."""
     try:
         mine = _gradients(*source, batch)
-    except (RuntimeError, NotImplementedError):  # the source has none itself
+    except (RuntimeError, NotImplementedError):  # the source has no derivatives itself
         return
     try:
         other = _gradients(*packed, batch)
@@ -151,7 +151,7 @@ def _compare_gradients(
     tolerance = GRADIENT_TOLERANCES.get(plan.precision, GRADIENT_TOLERANCE)
     for name, gradient in mine.items():
         scale = float(gradient.nan_to_num(nan=0.0).abs().max()) if gradient.numel() else 0.0
-        same = torch.equal(gradient.isnan(), other[name].isnan())  # where the source has none, the packed one has none
+        same = torch.equal(gradient.isnan(), other[name].isnan())  # NaN where the source has NaN
         apart = float((gradient - other[name]).nan_to_num(nan=0.0).abs().max()) if gradient.numel() else 0.0
         if not same or not apart <= tolerance * scale + 1e-12:
             raise JobError(
@@ -202,7 +202,7 @@ def _difference(mine: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> floa
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a job names beside its problem, taken along: weights in files, snapshots of its run and of others.
+# Files and runs that a job names: weights in files, snapshots of its own run and of others.
 
 KEPT = ("name", "kind", "label", "observable")  # fields that never name a file or a run
 
@@ -212,8 +212,8 @@ class NamedFiles:
     """The files and runs that a job's landscapes name.
 
     Attributes:
-        files: where each lies in the portable problem, by its name in the job.
-        runs: likewise.
+        files: the place of each file in the portable problem, by its name in the job.
+        runs: likewise for runs.
         own: the snapshots of the job's own run that it needs.
     """
 
@@ -257,12 +257,12 @@ class NamedFiles:
     def _write_snapshots(self, writer: ArchiveWriter, trajectory: Trajectory, below: str) -> None:
         for snapshot in trajectory.snapshots:
             folder, name = split_path(snapshot.path)
-            snapshot.load()  # refuses one that is damaged
+            snapshot.load()  # raises for a damaged snapshot
             with folder.fetched(name) as file:
                 writer.file(f"{below}/{snapshot.unit}-{snapshot.number:05d}.safetensors", Path(file))
 
     def renamed(self, values: Any) -> Any:
-        """The fields of a landscape with the names that files and runs have in the portable problem."""
+        """The fields of a landscape, with files and runs renamed as in the portable problem."""
         if isinstance(values, Mapping):
             return {key: value if key in KEPT else self.renamed(value) for key, value in values.items()}
         if isinstance(values, (list, tuple)):
@@ -293,19 +293,19 @@ def _word(text: str) -> str:
     return re.sub(r"[^\w-]", "_", text, flags=re.ASCII)[:60] or "_"
 
 
-MACHINE = {"run", "problem", "landscapes", "workers", "num_gpus", "device_ids"}  # fields that are of one machine
+MACHINE = {"run", "problem", "landscapes", "workers", "num_gpus", "device_ids"}  # fields about one machine
 METRIC = "metric_"  # begins the names of graphs of metrics
 
 
 @dataclass(frozen=True)
 class PackResult:
-    """What was packed.
+    """The result of packing.
 
     Attributes:
         path: the file.
         size: its bytes.
-        tensor_bytes: how many of them are tensors.
-        compared: its values beside those of the source.
+        tensor_bytes: how many of these bytes are tensors.
+        compared: the difference between its values and those of the source.
     """
 
     path: Path
@@ -322,7 +322,7 @@ def pack(job: Job, path: str | Path) -> PackResult:
         path: the file, which ends in `.landscape`.
 
     Raises:
-        JobError: the model or what it observes does not export, or the data are no tensors of one shape.
+        JobError: the model or `observe` does not export, or the data are no tensors of one shape.
     """
     path = Path(path)
     if path.suffix != SUFFIX:
@@ -345,10 +345,10 @@ def pack(job: Job, path: str | Path) -> PackResult:
 
 
 def _read_again(made: _Exporting, path: Path) -> PackDeviation:
-    """The problem of the file beside its source; what its reader refuses is said of the model, not of this file.
+    """Read the file, and compare its problem with the source; a refusal of the reader is phrased for the model.
 
     Raises:
-        JobError: it is refused, or computes otherwise.
+        JobError: the reader refuses the file, or the values differ.
     """
     try:
         return made.compared(path)
@@ -374,7 +374,7 @@ class _Exporting:
         self.kind: dict[str, Any] = {}
 
     def export(self) -> None:
-        """Export what the problem observes."""
+        """Export the problem's `observe`."""
         observe: Any = self.problem.observe
         inner = observe.observe if isinstance(observe, Combination) else observe
         if isinstance(inner, Terms) and isinstance(self.samples, PointSets):
@@ -388,7 +388,7 @@ class _Exporting:
             self._add("model", inner, self._example(""))
 
     def _splits(self, observe: Supervised) -> bool:
-        """Export outputs, losses and metrics apart, as products with the Gauss-Newton matrix need them."""
+        """Export outputs, losses and metrics separately, for products with the Gauss-Newton matrix."""
         batch = self._example("")
         with torch.no_grad():
             outputs = observe.outputs(self.model, batch)
@@ -438,7 +438,7 @@ class _Exporting:
         writer.manifest({"versions": versions(), "problem": problem, "samples": samples})
 
     def _write_samples(self, writer: ArchiveWriter) -> dict[str, Any]:
-        """Write the samples; returns what the manifest says of them."""
+        """Write the samples; returns their entry for the manifest."""
         index = self.prepared.sample_index
         assert index is not None
         leaves = [leaf for rows in self.sets.values() for leaf in leaves_of(batch_structure(rows), rows)]
@@ -456,7 +456,7 @@ class _Exporting:
         }
 
     def _described(self) -> dict[str, Any]:
-        """What the manifest says of the problem beside its modules and graphs."""
+        """The manifest's entries beside modules and graphs."""
         problem = self.problem
         return {
             **self.kind,
@@ -473,15 +473,15 @@ class _Exporting:
         }
 
     def _job(self) -> Mapping[str, Any]:
-        """The job without what is of this machine alone."""
+        """The job without the fields about this machine."""
         job = self.prepared.job
-        left = MACHINE | ({"engine"} if "/" in job.engine else set())  # that of a run, which stays here
+        left = MACHINE | ({"engine"} if "/" in job.engine else set())  # an engine named by a run of this machine
         fields = job.model_dump(mode="json", exclude_unset=True, exclude=left)
         specs = [landscape.model_dump(mode="json", exclude_none=True) for landscape in self.named.landscapes]
         return {**fields, "landscapes": [self.named.renamed(spec) for spec in specs]}
 
     def compared(self, path: Path) -> PackDeviation:
-        """The packed problem beside its source."""
+        """Compare the packed problem with its source."""
         packed = portable_problem(path)
         theirs = _settled_copy(packed, self.plan)
         mine = _settled_copy(self.problem, self.plan)
@@ -489,7 +489,7 @@ class _Exporting:
 
 
 def _names_types(values: Any) -> bool:
-    """Whether a graph names a floating-point type, which was that of the job's precision."""
+    """Whether a graph names a floating-point type, that of the job's precision."""
     if isinstance(values, dict):
         return "float" in str(values.get("dtype")) or any(map(_names_types, values.values()))
     return isinstance(values, list) and any(map(_names_types, values))
@@ -506,7 +506,7 @@ def _sets_of(samples: Samples) -> Mapping[str, Any]:
     """The samples as rows of tensors, by the names of their terms, or under ''.
 
     Raises:
-        JobError: they are no rows.
+        JobError: the samples are no rows of tensors.
     """
     if isinstance(samples, PointSets):
         return samples.sets
@@ -519,7 +519,7 @@ def _sets_of(samples: Samples) -> Mapping[str, Any]:
 
 
 def _as_batch(pair: Any) -> tuple[Any, tuple[None, Any]]:
-    """Outputs, and a batch of which a criterion takes the targets alone."""
+    """Outputs, and a batch for a criterion that only reads the targets."""
     outputs, targets = pair
     return outputs, (None, targets)
 

@@ -1,4 +1,4 @@
-"""The zip of a portable problem, and what is in it as plain values: samples, the model's tree, inlined layers."""
+"""The zip of a portable problem, and its content as plain values: samples, the model's tree, inlined layers."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from landscape.problem.language import Padding
 
 ALIGNED = 64  # bytes, as torch's own memory is
 
-ZIP64_EXTRA = 20  # bytes that `zipfile` adds to a member's header where its size is not known before
+ZIP64_EXTRA = 20  # bytes that `zipfile` adds to a member's header if its size is not known before
 
 LOCAL_HEADER = 30
 
-DATE = (1980, 1, 1, 0, 0, 0)  # the same job gives the same file
+DATE = (1980, 1, 1, 0, 0, 0)  # fixed, so the same job gives the same file
 
-PIECE = 1 << 24  # bytes of a tensor that are in memory at a time, as it may be a mapped file
+PIECE = 1 << 24  # bytes of a tensor in memory at a time: it may be a mapped file
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class ArchiveWriter:
-    """Members are added one by one; at the end the file takes its name, whole or not at all."""
+    """Writes members one by one; the file appears under its name at the end, or not at all."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._partial = path, path.with_name(f".{path.name}{PARTIAL}")
@@ -93,13 +93,13 @@ class ArchiveWriter:
         self._add(name, _pieces(text, tensors))
 
     def file(self, name: str, path: Path) -> None:
-        """Add a member of named tensors that is a file already."""
+        """Add an existing safetensors file as a member."""
         self.tensor_bytes += path.stat().st_size
         with open(path, "rb") as opened:
             self._add(name, iter(lambda: opened.read(PIECE), b""))
 
     def manifest(self, values: Mapping[str, Any]) -> None:
-        """Add the manifest, last, as it has the digests of all the others."""
+        """Add the manifest; last, because it holds the digests of all other members."""
         whole = {"format": FORMAT, "version": VERSION, **values, "members": self._members}
         self._add(MANIFEST, iter([json.dumps(whole, allow_nan=False, separators=(",", ":")).encode()]))
 
@@ -137,11 +137,11 @@ def _pieces(header: bytes, tensors: Mapping[str, Tensor]) -> Iterator[bytes]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Sequences of tokens of different lengths, joined to one tensor per field; batches of them are padded when read.
+# Sequences of tokens of different lengths, joined to one tensor per field; their batches are padded when read.
 
 
 def are_sequences(samples: Samples) -> bool:
-    """Whether samples are sequences of a language model, as tensors or dicts of tensors with the same fields."""
+    """Whether samples are token sequences: tensors, or dicts of tensors with the same fields."""
     if not isinstance(samples, Collated) or type(samples.collate) is not Padding:
         return False
     fields = _fields_of(samples.items[0])
@@ -149,14 +149,14 @@ def are_sequences(samples: Samples) -> bool:
 
 
 def _fields_of(item: Any) -> tuple[str, ...] | None:
-    """The names of an item's fields, `('',)` of a tensor by itself; None of anything else."""
+    """The names of an item's fields, `('',)` for a single tensor, None for anything else."""
     named = item if isinstance(item, Mapping) else {"": item}
     usable = all(isinstance(value, Tensor) and value.dim() == 1 for value in named.values())
     return tuple(map(str, named)) if usable else None
 
 
 def describe_sequences(samples: Samples) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What the manifest says of them, and their tensors: the fields by number, each item behind the one before."""
+    """The manifest's entry for sequences, and their tensors: one per field, by number, all items concatenated."""
     assert isinstance(samples, Collated)
     assert isinstance(samples.collate, Padding)
     fields = _fields_of(samples.items[0]) or ()
@@ -168,20 +168,20 @@ def describe_sequences(samples: Samples) -> tuple[dict[str, Any], dict[str, Tens
 
 
 def example_of_sequences(samples: Samples, count: int = 5) -> Any:
-    """A batch of a few of them, repeated where there are fewer."""
+    """A batch of `count` sequences, repeated if there are fewer."""
     assert isinstance(samples, Collated)
     return samples.collate([samples.items[place % samples.length] for place in range(count)])
 
 
 # ----------------------------------------------------------------------------------------------------
-# A model's modules, parameters and buffers as plain values, in their order, tied ones by one name.
+# A model's modules, parameters and buffers as plain values, in order; tied ones share a name.
 
 
 def describe_tree(model: nn.Module) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-    """What `landscape.model.packed_graph.build_tree` makes the model's tree from: entries, and tensors by name.
+    """The model's tree for `landscape.model.packed_graph.build_tree`: entries, and tensors by name.
 
     Raises:
-        JobError: a module or parameter has a name that cannot be kept.
+        JobError: a module or parameter has a name that the file cannot hold.
     """
     tensors = _Tensors()
     first: dict[int, str] = {}
@@ -199,7 +199,7 @@ def describe_tree(model: nn.Module) -> tuple[list[dict[str, Any]], dict[str, Ten
 
 @dataclass
 class _Tensors:
-    """The tensors of a model by the first name of each, under which it is kept once."""
+    """The tensors of a model, each stored once, under its first name."""
 
     by_name: dict[str, Tensor] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
@@ -214,7 +214,7 @@ class _Tensors:
 
 
 def _described_module(path: str, module: nn.Module, tensors: _Tensors) -> dict[str, Any]:
-    """The entry of a module, which is not that of another path."""
+    """The entry of a module that has no entry under another path."""
     unsaved = module._non_persistent_buffers_set
     entry: dict[str, Any] = {
         "parameters": {
@@ -231,18 +231,18 @@ def _described_module(path: str, module: nn.Module, tensors: _Tensors) -> dict[s
 
 
 def parameters_as_values(model: nn.Module) -> list[Mapping[str, Any]]:
-    """What directions must know of each parameter, which the types of the packed modules no longer tell."""
+    """Per parameter the facts that directions need, since packed modules lose their types."""
     return [asdict(info) for info in describe_parameters(model)]
 
 
 def inlined_layers(
     model: nn.Module, run: Callable[[], object], graphs: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, list[str]]:
-    """The inlined layers by their paths: `norms` have running statistics, `rounded` are linear ones and convolutions.
+    """The paths of inlined layers: `norms` have running statistics, `rounded` are linear layers and convolutions.
 
     Args:
         run: calls the model on a batch.
-        graphs: what was made of it, see `landscape.model.packed_graph`.
+        graphs: the exported graphs, see `landscape.model.packed_graph`.
     """
     norms = {path: layer for path, layer in model.named_modules() if isinstance(layer, _NormBase)}
     kinds: dict[str, Mapping[str, nn.Module]] = {"norms": norms, "rounded": rounded_layers(model)}

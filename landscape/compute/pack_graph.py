@@ -32,7 +32,7 @@ from landscape.model.packed_rules import RULES
 from landscape.problem.user_code import INSTALLED, OURS, STANDARD, in_words, user_line
 
 # ----------------------------------------------------------------------------------------------------
-# What is said where a model does not export: which operation, where in the source, and what to do.
+# The error of a model that does not export: the operation, its place in the source, and the remedy.
 
 DATA_DEPENDENT = re.compile(r"data-dependent|Data dependent|GuardOnDataDependent|aten::_local_scalar_dense|unbacked")
 SPECIALISED = re.compile(r"specialized it to be a constant|Constraints violated|your code specialized")
@@ -44,8 +44,8 @@ def export_refusal(error: Exception, export: Callable[[Noticing], Any]) -> JobEr
     """The error of a function that does not export.
 
     Args:
-        error: what exporting it raised.
-        export: exports the function again, and has the given one notice where the batch size becomes a constant.
+        error: the exception of the export.
+        export: exports the function again, while a `Noticing` finds where the batch size becomes a constant.
     """
     if isinstance(error, JobError):
         return error
@@ -77,25 +77,25 @@ def export_refusal(error: Exception, export: Callable[[Noticing], Any]) -> JobEr
 
 
 def is_data_dependent(error: Exception) -> bool:
-    """Whether exporting failed as a value or the batch size decides what is done, which tracing would not see."""
+    """Whether the export failed because control flow depends on a value or the batch size; tracing would hide that."""
     text = f"{type(error).__name__} {error}"
     return bool(SPECIALISED.search(text) or DATA_DEPENDENT.search(text))
 
 
 def place_of_node(node: fx.Node) -> str:
-    """The line of the user's that an operation comes from, in brackets; empty where torch has not kept it."""
+    """The user's line that an operation comes from, in brackets; empty if torch has not kept it."""
     lines = LINE.findall(str(node.meta.get("stack_trace") or ""))
     users = [(file, line) for file, line in lines if is_users(file)]
     return f" ({_short(users[-1][0])}:{users[-1][1]})" if users else ""
 
 
 def is_users(file: str) -> bool:
-    """Whether a file of a traceback is one of the user's own."""
+    """Whether a file of a traceback is the user's own."""
     return not file.startswith(("<", *OURS, *INSTALLED, *STANDARD))
 
 
 def _short(file: str) -> str:
-    """A file's path from the working directory, where it lies below it."""
+    """A file's path, relative to the working directory if it lies below it."""
     with contextlib.suppress(OSError, ValueError):
         return str(Path(file).resolve().relative_to(Path.cwd()))
     return file
@@ -108,11 +108,11 @@ def sizes_of(tensors: Sequence[Tensor]) -> list[torch.SymInt]:
 
 
 class Noticing(TorchFunctionMode):
-    """Notices, while a function is exported, which call of torch takes a size of its tensors for a constant.
+    """While a function is exported, finds the call of torch that turns a symbolic size into a constant.
 
     Attributes:
-        sizes: of the tensors that the function is given, as symbols; set by who calls it.
-        place: the user's line; empty where no call did.
+        sizes: symbolic sizes of the function's tensors; set by the caller.
+        place: the user's line of that call; empty if there was none.
         name: of the call.
     """
 
@@ -124,7 +124,7 @@ class Noticing(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        self._is_over = self._is_over or self._is_constant()  # by something between two calls, which has no line here
+        self._is_over = self._is_over or self._is_constant()  # became constant between two calls: no line is known
         try:
             return func(*args, **(kwargs or {}))
         finally:
@@ -140,9 +140,9 @@ class Noticing(TorchFunctionMode):
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 FORMAT_NAMES = {value: name for name, value in FORMATS.items()}
 PYTHON_NAMES: dict[Any, str] = {function: name for name, function in PYTHON.items()}
-# Assertions of what was seen while it was exported.
+# Assertions that the export adds about sizes and values.
 DROPPED = re.compile(r"(_assert_\w+|sym_constrain_range\w*|_functional_sym_constrain_range\w*)")
-# The operation that a layer of torch's calls, and how many of its arguments are the layer's own tensors.
+# The operation that a layer of torch calls, and how many of its arguments are the layer's own tensors.
 CALLS = {
     "Linear": ("linear.default", ("weight", "bias")),
     "Conv1d": ("conv1d.", ("weight", "bias")),
@@ -163,9 +163,9 @@ class Exported:
 
     Attributes:
         graph: of torch's operations.
-        tensors: what a placeholder of the graph stands for, by its name: a parameter or buffer by its path in the
-            model, or a constant.
-        module: holds what the graph gets by name.
+        tensors: the meaning of the graph's placeholders, by name: a parameter or buffer by its path in the model, or
+            a constant.
+        module: holds the objects that the graph refers to by name.
     """
 
     graph: fx.Graph
@@ -180,7 +180,7 @@ class Constants:
     tensors: list[Tensor] = field(default_factory=list)
 
     def place_of(self, tensor: Tensor) -> int:
-        """The number of a constant, which is kept once."""
+        """The number of a constant; each constant is stored once."""
         for place, known in enumerate(self.tensors):
             if known is tensor or (known.dtype == tensor.dtype and torch.equal(known, tensor)):
                 return place
@@ -189,14 +189,14 @@ class Constants:
 
 
 def describe_graph(exported: Exported, model: nn.Module, constants: Constants, *, lowered: bool) -> dict[str, Any]:
-    """The graph as plain values; layers of torch are called as such.
+    """The graph as plain values; layers of torch stay layers.
 
     Args:
-        constants: takes the tensors that the graph holds.
-        lowered: whether the job computes some operations in lower precision, so that regions of their own matter.
+        constants: collects the tensors that the graph holds.
+        lowered: whether the job computes some operations in lower precision, so that autocast regions matter.
 
     Raises:
-        JobError: it holds an operation that no portable graph may hold; names it and its place.
+        JobError: the graph holds a forbidden operation; names it and its place.
     """
     return _Writer(exported, model, constants, lowered).written()
 
@@ -230,7 +230,7 @@ class _Writer:
         return {"input": self._inputs - 1}
 
     def _computed(self, node: fx.Node, owner: nn.Module) -> Any:
-        """What later nodes name the node by: its number, or for a region what the region returns."""
+        """How later nodes refer to this node: by its number, or for a region by the region's outputs."""
         if "stands_for" in node.meta:
             return {"tensor": node.meta["stands_for"]}
         if node.op == "get_attr":
@@ -267,7 +267,7 @@ class _Writer:
         return {"node": len(self._nodes) - 1}
 
     def _region(self, node: fx.Node, owner: nn.Module) -> list[Any]:
-        """The nodes of a region without gradients, or of a precision of its own, put in its place."""
+        """Inline the nodes of a region without gradients, or with its own precision."""
         name = str(node.target)
         *settings, body = _split(node, self._values)
         if "autocast" in name and self._lowered:
@@ -292,7 +292,7 @@ class _Writer:
         return returned
 
     def _layer(self, node: fx.Node) -> str | None:
-        """The path of the layer whose whole call this operation is; None where it is none."""
+        """The path of the layer if this operation is the whole call of a layer; else None."""
         stack = node.meta.get("nn_module_stack") or {}
         path = re.sub(r"@\d+", "", [*stack.values()][-1][0]) if stack else ""
         if not path.startswith("model."):
@@ -347,7 +347,7 @@ class _Writer:
 
 
 def _split(node: fx.Node, values: Mapping[fx.Node, Any]) -> list[Any]:
-    """The settings of a region, and its graph with what it is given."""
+    """The settings of a region, and its graph with its arguments."""
     for place, argument in enumerate(node.args):
         if isinstance(argument, fx.Node) and isinstance(values.get(argument), fx.GraphModule):
             return [*node.args[:place], (values[argument], node.args[place + 1 :])]
@@ -355,14 +355,14 @@ def _split(node: fx.Node, values: Mapping[fx.Node, Any]) -> list[Any]:
 
 
 def _why_not(packet: str, node: fx.Node) -> str:
-    """What a reader would say against the call, by the shapes that it was exported with; empty where it would not."""
+    """Why a reader would refuse the call, with the shapes of the export; empty if it would not."""
     rule = RULES.get(packet)
     if rule is None:
         return ""
     try:
         args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda argument: argument.meta["val"])
         return rule(*args, **kwargs)
-    except Exception:  # it is given sizes that are not known yet: the reader looks at them when they are
+    except Exception:  # symbolic sizes: the reader checks them when they are known
         return ""
 
 
@@ -378,27 +378,27 @@ def _has_hooks(module: nn.Module) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Functions of a model and a batch as graphs: exported by torch, or traced where they take derivatives themselves.
+# Functions of a model and a batch as graphs: exported by torch, or traced if they take derivatives themselves.
 
 Function = Callable[[nn.Module, Any], Any]
 FILTERING = "_filter_traceback_frames"  # of newer versions of torch
-LEAST = 3  # samples of an example: torch takes sizes of 0 and 1 for constants
+LEAST = 3  # samples of an example: torch treats sizes of 0 and 1 as constants
 
 
 def export_function(
     function: Function, model: nn.Module, batch: Any, what: str = "observe", free: Sequence[int] = (0,)
 ) -> tuple[Exported, Any, Any]:
-    """A function as a graph, and the structures of what it takes and returns.
+    """A function as a graph, and the structures of its argument and return value.
 
     Args:
         function: of the model and a batch.
-        model: in eval mode, whose parameters require no gradients.
+        model: in eval mode; its parameters require no gradients.
         batch: a few samples, see `example_of`.
-        what: how messages call the function.
+        what: the name of the function in messages.
         free: the dimensions of the batch's tensors that differ from batch to batch.
 
     Raises:
-        JobError: it does not export; says why, where, and what to do.
+        JobError: the function does not export; says why, where, and what to do.
     """
     try:
         takes = batch_structure(batch)
@@ -427,7 +427,7 @@ def export_function(
 
 
 def example_of(batch: Any) -> Any:
-    """The first samples of a batch of rows, repeated where there are few: as many as nothing else of it counts."""
+    """The first samples of a batch of rows, repeated if needed: a number that differs from every other size."""
     leaves = leaves_of(batch_structure(batch), batch)
     sizes = {size for leaf in leaves for size in leaf.shape[1:]}
     count = next(count for count in (5, 7, 11, 13, 17, 19, 23, *range(25, 10_000)) if count not in sizes)
@@ -436,13 +436,13 @@ def example_of(batch: Any) -> Any:
 
 
 class _Calling(nn.Module):
-    """The function as a module that takes and returns tensors, the model below it."""
+    """The function as a module that takes and returns tensors, with the model as its submodule."""
 
     def __init__(self, function: Function, model: nn.Module, takes: Any, what: str) -> None:
         super().__init__()
         self.model = model
         self.noticing: Noticing | None = None
-        # Behind a function: torch restores attributes of modules, and would take a criterion for a part of the model.
+        # In a closure: torch restores attributes of modules, and would treat a criterion as a part of the model.
         self._observe, self.returns_of = _noting(function, takes, what)
 
     def forward(self, *leaves: Tensor) -> tuple[Tensor, ...]:
@@ -456,7 +456,7 @@ class _Calling(nn.Module):
 def _noting(
     function: Function, takes: Any, what: str
 ) -> tuple[Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor, ...]], Callable[[], Any]]:
-    """The function of leaves, and a function that says of which structure its value was."""
+    """The function of leaves, and a function that returns the structure of the value after a call."""
     noted: list[Any] = []
 
     def observe(model: nn.Module, leaves: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -474,20 +474,20 @@ def _noting(
 
 @contextlib.contextmanager
 def _settled() -> Iterator[None]:
-    """Switch off what does not export (fused attention, the inspection of masks, checkpoints), and torch's output.
+    """Turn off what does not export (fused attention, the inspection of masks, checkpoints), and torch's output.
 
-    Have torch keep the user's lines of each operation, which otherwise are those of `forward` alone.
+    Also make torch keep all user lines of each operation, not only those of `forward`.
     """
     filtering: Any = getattr(fx.proxy.TracerBase, FILTERING, None)
     fast, disabled = torch.backends.mha.get_fastpath_enabled(), logging.root.manager.disable
     detect = transformer._detect_is_causal_mask
     torch.backends.mha.set_fastpath_enabled(False)
-    # Torch looks at a mask's values to take a kernel for causal ones; any mask is right without, but for rounding.
+    # Torch inspects a mask's values to choose the causal kernel; the general kernel gives the same up to rounding.
     transformer._detect_is_causal_mask = _is_said_to_be_causal
     try:
         if filtering is not None:
             setattr(fx.proxy.TracerBase, FILTERING, _users_frames)
-        # torch prints the graph as far as it came, beside what it raises.
+        # torch prints the partial graph, in addition to raising.
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             logging.disable(logging.CRITICAL)
@@ -529,7 +529,7 @@ def _by_export(calling: _Calling, leaves: tuple[Tensor, ...], free: Sequence[int
 
 
 def _by_tracing(calling: _Calling, leaves: tuple[Tensor, ...]) -> Exported:
-    """By the operations that run, those of derivatives among them; sizes stay symbols."""
+    """Trace the operations that run, including those of derivatives; sizes stay symbols."""
     with _CuttingByCopies():
         traced = make_fx(calling, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*leaves)
     _mend_cuts(traced.graph)
@@ -543,9 +543,9 @@ def _by_tracing(calling: _Calling, leaves: tuple[Tensor, ...]) -> Exported:
 
 
 class _CuttingByCopies(TorchFunctionMode):
-    """While it is active, what the user detaches is a copy, which tells it from what autograd detaches to save it.
+    """While active, `detach` in user code makes a copy, to tell it from autograd's own `detach` of saved tensors.
 
-    A trace of derivatives has both, and with the latter it would have no second derivatives by the weights.
+    A trace of derivatives contains both; kept, autograd's own would block second derivatives by the weights.
     """
 
     def __torch_function__(
@@ -556,7 +556,7 @@ class _CuttingByCopies(TorchFunctionMode):
 
 
 def _mend_cuts(graph: fx.Graph) -> None:
-    """Leave out what autograd detached, and detach what the user did."""
+    """Remove autograd's own `detach` calls, and restore the user's."""
     for node in list(graph.nodes):
         if node.target is torch.ops.aten.detach.default:
             node.replace_all_uses_with(node.args[0])

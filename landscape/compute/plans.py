@@ -1,4 +1,4 @@
-"""How landscapes are computed: plans that are recorded, borrowed from another run, or chosen by measuring."""
+"""The plans of landscapes: recorded, borrowed from another run, or chosen by measuring."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ log = logging.getLogger("landscape")
 
 
 def borrowed_plan(job: Job, num_samples: int) -> Plan | None:
-    """The plan of the run that the job's `engine` names; None where it names an engine, or leaves it open.
+    """The plan of the run that the job's `engine` names; None if it names an engine, or leaves it open.
 
     Args:
-        num_samples: the samples of the job, which a batch holds at most.
+        num_samples: the samples of the job, at most those of a batch.
 
     Raises:
-        JobError: that run has no landscape, or computes in another arithmetic than the job asks for.
+        JobError: that run has no landscape, or its arithmetic is not the one that the job asks for.
     """
     if not names_a_run(job.engine):
         return None
@@ -80,9 +80,9 @@ def plan_of(
     """The recorded plan of a landscape on disk, else the default.
 
     Args:
-        num_samples: the samples of the job, which a batch holds at most.
+        num_samples: the samples of the job, the upper limit of a batch.
         device: the kind of device that a new landscape is planned for.
-        bfloat16_weights: whether a new landscape computes weights in bfloat16 as they are.
+        bfloat16_weights: whether a new landscape keeps bfloat16 weights in bfloat16.
 
     Raises:
         JobError: the job contradicts the record.
@@ -99,13 +99,13 @@ def plan_of(
 
 
 def _contradictions(job: Job, stored: LandscapeStore, plan: Plan, num_samples: int) -> list[str]:
-    """What the job asks for now, and did not ask for when the landscape was made, that its plan is not."""
+    """The changed requests of the job that the landscape's plan does not fulfil, a phrase each."""
     asked = {
         "batch_size": job.batch_size and min(job.batch_size, num_samples),
         "threads": job.threads,
         "engine": job.asked_engine,
     }
-    # What was asked for when it was made is no change, also where the memory allowed less.
+    # A request that the landscape was begun with is no change, even if memory allowed less.
     before = stored.job
     changed = [
         f"{field} {getattr(plan, field)} to {value}"
@@ -119,7 +119,7 @@ def _contradictions(job: Job, stored: LandscapeStore, plan: Plan, num_samples: i
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether a landscape keeps the losses of single samples, and the refusal where it cannot.
+# Whether a landscape keeps the losses of single samples, and the refusal if it cannot.
 
 BYTES = SampleLosses.dtype.itemsize  # of one loss
 
@@ -128,14 +128,14 @@ def keeps_samples(
     job: Job, name: str, stored: LandscapeStore | None, extended: LandscapeStore | None, observe: Observe,
     grid: Grid, num_samples: int,
 ) -> bool:  # fmt: skip
-    """Whether the losses of single samples are stored: as the landscape on disk has it, else as the job says.
+    """Whether the losses of single samples are stored: as in the landscape on disk, else as the job says.
 
     Args:
-        stored: the landscape of this name; None where there is none yet.
-        extended: the one that it extends.
+        stored: the landscape of this name; None if there is none yet.
+        extended: the landscape that it extends.
 
     Raises:
-        JobError: they are to be kept, and cannot be.
+        JobError: the job asks for them, and they cannot be kept.
     """
     if stored is not None:
         if job.keep_samples and not stored.record.keep_samples:
@@ -172,18 +172,18 @@ def _refuse_too_many(name: str, grid: Grid, num_samples: int) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How the landscapes of a job that are new will be computed: their engine, their batches, the shape of their tiles.
+# How new landscapes of a job will be computed: engine, batches, shape of tiles.
 
 TILE_BYTES = 8 << 20  # of the losses of single samples
 
 
 def tuning_scope(prepared: PreparedJob) -> tuple[TuningScope, Plan | None]:
-    """What is to be chosen for the landscapes that are new, and the plan of the job's other ones, or of another run.
+    """The tuning scope for new landscapes, and the plan of the job's stored ones, or of another run.
 
-    One job has one engine: what was chosen for one landscape holds for the rest.
+    One job has one engine: the choice for one landscape holds for the rest.
     """
     stored = landscape_names(prepared.run)
-    # Of the whole job: what is done already must not make it one that is over sooner.
+    # Of the whole job: a resumed job must get the same search as a new one.
     points = sum(landscape.points for landscape in prepared.landscapes)
     chosen = next((landscape.plan for landscape in prepared.landscapes if landscape.name in stored), prepared.borrowed)
     job = prepared.job
@@ -194,7 +194,7 @@ def tuning_scope(prepared: PreparedJob) -> tuple[TuningScope, Plan | None]:
 
 
 def bound_to(scope: TuningScope, plan: Plan) -> TuningScope:
-    """What is left to choose once a landscape of the job has this plan: neither the engine nor the batch size."""
+    """The scope once a landscape of the job has this plan: neither engine nor batch size may be chosen."""
     return replace(scope, engine=plan.engine, may_choose_batch_size=False)
 
 
@@ -205,10 +205,10 @@ def tune_landscape(
     on_point: Callable[[], None],
     limits: Limits | None = None,
 ) -> tuple[PreparedLandscape, float]:
-    """The landscape with the engine and batches that suit it, and the seconds a point costs; before any value."""
+    """The landscape with its tuned engine and batches, and the seconds per point; call it before any value."""
     stage(CHOOSING)
     evaluator, kept = make_evaluator(prepared, landscape, on_point), KeptChoices.of_user()
-    if scope.engine is not None:  # the job's one engine, as far as this landscape's rounding lets it
+    if scope.engine is not None:  # the job's one engine, as far as this landscape's rounding allows
         scope = replace(scope, engine=scope.engine.suiting(landscape.plan.quantise))
     with in_folder(prepared.folder):
         tuned = tune(evaluator, landscape.grid, scope, kept=kept, limits=limits)
@@ -224,10 +224,10 @@ def make_evaluator(
     """The evaluator of a landscape on this machine's device, its origin and directions loaded.
 
     Args:
-        on_point: is called before each point; what it raises ends the evaluation.
+        on_point: is called before each point; an exception that it raises ends the evaluation.
 
     Raises:
-        JobError: the landscape is computed on another kind of device than this machine has.
+        JobError: the landscape was begun on another kind of device than this machine has.
     """
     problem, device = prepared.problem, pick_device(prepared.job.device)
     if device.type != landscape.plan.device:
@@ -243,10 +243,10 @@ def make_evaluator(
 
 
 def tile_shape_for(job: Job, grid: Grid, seconds_per_point: float, workers: int, kept_samples: int = 0) -> Index:
-    """The job's own tile shape, given per axis, or the one that suits the cost of a point.
+    """The job's own tile shape, or the one that suits the cost of a point.
 
     Args:
-        kept_samples: of how many samples the losses are stored.
+        kept_samples: the number of samples whose losses are stored.
     """
     if job.tile is None:
         return within_tile_bytes(choose_tile_shape(grid.shape, seconds_per_point, workers), kept_samples)
@@ -255,19 +255,19 @@ def tile_shape_for(job: Job, grid: Grid, seconds_per_point: float, workers: int,
 
 
 def within_tile_bytes(shape: Index, kept_samples: int) -> Index:
-    """The shape of tiles, made smaller where the losses of so many samples would take more than `TILE_BYTES` in a tile.
+    """The shape of tiles, reduced until a tile's losses of so many samples take at most `TILE_BYTES`.
 
-    A worker hands the losses of a tile over in one piece.
+    A worker sends the losses of a tile in one message.
     """
     return within(shape, TILE_BYTES // bytes_of_losses(1, kept_samples) if kept_samples else None)
 
 
 # ----------------------------------------------------------------------------------------------------
-# What is refused of a landscape that is quantised, before anything is computed, and told of one that is not.
+# Checks of quantised landscapes before anything is computed.
 
 
 def quantisation_of(job: Job, spec: Landscape, model: nn.Module) -> Quantisation | None:
-    """How the landscape is quantised; None where it is not.
+    """The landscape's quantisation; None if it is not quantised.
 
     Raises:
         JobError: the model has nothing to round, or the job's engine would not round it.

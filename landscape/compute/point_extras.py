@@ -57,15 +57,15 @@ def convexity_of(
     prepared: PreparedJob, asked: Convexity | None, origin: State, plan: Plan, observables: tuple[str, ...],
     stored: LandscapeStore | None,
 ) -> ConvexityRecord | None:  # fmt: skip
-    """How the eigenvalues of a convexity map are computed; None where none is asked for.
+    """How the eigenvalues of a convexity map are computed; None if the job asks for no map.
 
     Args:
         prepared: the job, without its landscapes.
-        observables: what `observe` returns.
-        stored: the landscape on disk, which says how it was begun.
+        observables: the names that `observe` returns.
+        stored: the landscape on disk, which knows how it was begun.
 
     Raises:
-        JobError: they cannot be computed.
+        JobError: the eigenvalues cannot be computed.
     """
     if asked is None:
         return None
@@ -90,7 +90,7 @@ def convexity_of(
 
 
 def eigenvalues_of(asked: Convexity | None, stored: LandscapeStore | None) -> tuple[str, ...]:
-    """The observables of a convexity map: those that it was begun with, if it was."""
+    """The observables of a convexity map; of a stored one, those that it was begun with."""
     if asked is None:
         return ()
     begun = None if stored is None else stored.record.convexity
@@ -98,10 +98,10 @@ def eigenvalues_of(asked: Convexity | None, stored: LandscapeStore | None) -> tu
 
 
 def _second_derivatives(prepared: PreparedJob, origin: State, plan: Plan) -> str:
-    """How a product with the Hessian of a few samples can be computed here.
+    """How products with the Hessian can be computed here, tried on a few samples.
 
     Raises:
-        JobError: in no way.
+        JobError: they cannot be computed.
     """
     few, problem = prepared.samples.few(SAMPLES), prepared.problem
     here = torch.device("cpu") if prepared.job.device == "cpu" else device_here()
@@ -132,10 +132,10 @@ def _try_product(derivatives: Differentiation, problem: Problem, how: Products =
 
 
 def convexity_cost(landscape: PreparedLandscape, missing: int) -> dict[str, Any] | None:
-    """What the eigenvalues of a convexity map cost at most, for `landscape plan`; None where it is none.
+    """The largest cost of a convexity map's eigenvalues, for `landscape plan`; None for other landscapes.
 
     Args:
-        missing: how many points are left to compute.
+        missing: the number of points that are left to compute.
     """
     record = landscape.record.convexity
     if record is None:
@@ -172,8 +172,8 @@ def convexity_text(cost: Mapping[str, Any]) -> list[str]:
     ]
 
 
-# Residuals below a thousandth of the larger end are accepted, as Lanczos takes ten times this for rounding: in a bulk
-# of eigenvalues next to zero no number of steps resolves λmin to a share of itself. Its sign is asked for beside that.
+# Residuals below a thousandth of the larger end are accepted (Lanczos treats ten times this number as rounding): in a
+# bulk of eigenvalues near zero no number of steps resolves λmin relative to itself. Its sign is decided separately.
 FLOOR = 1e-4
 
 
@@ -182,9 +182,9 @@ class _NotFiniteError(Exception):
 
 
 def with_eigenvalues(evaluator: Evaluator, points: Floats, values: Values, convexity: ConvexityRecord) -> Values:
-    """The values of points, and with them λmax, λmin, their residuals ‖Hv − λv‖, and whether λmin is negative at each.
+    """The values of points with the observables λmax, λmin, their residuals ‖Hv − λv‖, and whether λmin is negative.
 
-    They are NaN where the loss or a product is not finite. Standard errors over the samples are not computed: NaN.
+    They are NaN if the loss or a product is not finite. Their standard errors are not computed: NaN.
 
     Args:
         points: coordinates [points, axes].
@@ -202,7 +202,7 @@ def with_eigenvalues(evaluator: Evaluator, points: Floats, values: Values, conve
 
 
 def _ends_at(evaluator: Evaluator, point: Sequence[float], convexity: ConvexityRecord) -> tuple[float, ...]:
-    """λmax, its residual, λmin, its residual, what no eigenvalue is below, and whether there is a negative one."""
+    """λmax, its residual, λmin, its residual, a lower bound of all eigenvalues, and whether there is a negative one."""
     names = [info.name for info in trainable_matrices(evaluator.model)]
     with torch.no_grad():
         weights = evaluator.weights.state_at(point)
@@ -221,12 +221,12 @@ def _ends_at(evaluator: Evaluator, point: Sequence[float], convexity: ConvexityR
 
 
 def _sign(krylov: Krylov, product: _Product) -> int:
-    """Whether there is a negative eigenvalue, an answer in float32 only where xᵀHx in float64 agrees with it.
+    """Whether there is a negative eigenvalue; a float32 answer is checked against xᵀHx in float64.
 
-    The rounding of a product has a part that does not shrink with the eigenvalues: where the loss is nearly zero, its
-    derivatives are differences of numbers that are not. So no share of λmax bounds it, and it is measured at x, the
-    Ritz vector of θmin, at each point. "Yes" holds where xᵀHx, which no λmin is above, is itself below zero; "no" where
-    the rounding has not moved it by more than what counts as zero in float32.
+    A part of a product's rounding does not shrink with the eigenvalues: if the loss is nearly zero, its derivatives are
+    differences of larger numbers. So no share of λmax bounds the rounding, and it is measured at x, the Ritz vector of
+    θmin, at each point. "Yes" holds if xᵀHx ≥ λmin is itself negative; "no" if rounding moved xᵀHx by no more than
+    counts as zero in float32.
     """
     answer = krylov.negative(product.in_float32)
     if answer == UNDECIDED or not product.in_float32:
@@ -238,14 +238,14 @@ def _sign(krylov: Krylov, product: _Product) -> int:
 
 
 def _is_open(krylov: Krylov, convexity: ConvexityRecord, in_float32: bool) -> bool:
-    """Whether more steps are worth it: for the sign of λmin, and for its size where it is negative."""
+    """Whether more steps are needed: for the sign of λmin, or for its size if it is negative."""
     values, residuals, _ = krylov.ritz_values()
     unresolved = krylov.negative(in_float32) == YES and residuals[0] > RESOLVED * abs(values[0])
     return krylov.has_open_sign(in_float32) or (unresolved and krylov.steps < convexity.steps)
 
 
 class _Product:
-    """H·v at one point, block by block of the samples; by differences of gradients once autograd has refused."""
+    """H·v at one point, block by block of the samples; by differences of gradients once autograd fails."""
 
     def __init__(
         self, make: Callable[..., Differentiation], evaluator: Evaluator, how: Products,
@@ -253,7 +253,7 @@ class _Product:
     ) -> None:  # fmt: skip
         """
         Args:
-            make: the derivatives at the point, in the precision that it is given.
+            make: makes the derivatives at the point in a precision.
             precision: default: that of the evaluator's plan.
         """
         self._make, self._evaluator = make, evaluator
@@ -272,8 +272,8 @@ class _Product:
         return products_in_float32(self._how, self._precision)
 
     def curvature_in_float64(self, vector: Floats) -> float:
-        """xᵀHx with a product in float64; NaN where the model or the device does not compute in it."""
-        self._derivatives.forget_graphs()  # what is made here needs the room
+        """xᵀHx with a product in float64; NaN if the model or the device does not support float64."""
+        self._derivatives.forget_graphs()  # the new derivatives need the memory
         try:
             return dot(vector, _Product(self._make, self._evaluator, self._how, "float64")(vector))
         except _NotFiniteError:
@@ -290,7 +290,7 @@ class _Product:
         except NoSecondDerivative:
             if self._how == "differences":
                 raise
-            # Decided at each point anew: what is computed there must not depend on which points came before.
+            # Decided anew at each point: its values must not depend on earlier points.
             self._use("differences")
             total = self._sum(vector)
         if not np.isfinite(total).all():
@@ -306,22 +306,22 @@ class _Product:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A map of where the network breaks: which layer breaks first at the points of a landscape, as observables of its tiles.
+# A map of broken layers: which layer breaks first at the points of a landscape, as observables of its tiles.
 
 
 def layers_of(
     prepared: PreparedJob, asked: Layers | None, origin: State, observables: tuple[str, ...],
     stored: LandscapeStore | None,
 ) -> LayersRecord | None:  # fmt: skip
-    """The layers that are watched at every point, as they are at the origin; None where none are asked for.
+    """The layers that are watched at every point, as found at the origin; None if the job does not ask for them.
 
     Args:
         prepared: the job, without its landscapes.
-        observables: what `observe` returns.
-        stored: the landscape on disk, which says which they are.
+        observables: the names that `observe` returns.
+        stored: the landscape on disk, which knows its layers.
 
     Raises:
-        JobError: they cannot be watched.
+        JobError: the layers cannot be watched.
     """
     if asked is None:
         return None
@@ -353,7 +353,7 @@ def layers_of(
 
 
 def layers_text(landscape: PreparedLandscape) -> list[str]:
-    """What the layers of a landscape cost, in words for `landscape plan`; nothing where none are watched."""
+    """The cost of watching layers, in words for `landscape plan`; empty if none are watched."""
     record = landscape.record.layers
     if record is None:
         return []
@@ -365,10 +365,10 @@ def layers_text(landscape: PreparedLandscape) -> list[str]:
 
 
 def layers_cost(landscape: PreparedLandscape, missing: int) -> dict[str, Any] | None:
-    """The same as plain values; None where none are watched.
+    """The same as plain values; None if none are watched.
 
     Args:
-        missing: how many points are left to compute.
+        missing: the number of points that are left to compute.
     """
     record = landscape.record.layers
     if record is None:
@@ -383,10 +383,10 @@ def layers_cost(landscape: PreparedLandscape, missing: int) -> dict[str, Any] | 
 
 
 def with_layers(evaluator: Evaluator, points: Floats, values: Values, record: LayersRecord) -> Values:
-    """The values of points, and with them the first layer that breaks at each, the rule, and statistics of layers.
+    """The values of points with the first layer that breaks, its rule, and statistics of layers as observables.
 
-    `first_layer` and `first_rule` are places in the record's lists, counted from 1; 0 where nothing breaks. They have
-    no standard error over the samples: NaN.
+    `first_layer` and `first_rule` are places in the record's lists, counted from 1; 0 if nothing breaks. Their standard
+    errors are NaN.
 
     Args:
         points: coordinates [points, axes].
@@ -415,7 +415,7 @@ def _row(seen: LayersSeen, record: LayersRecord) -> Sequence[float]:
 
 
 def _number(known: ValueStatistics, statistic: str) -> float:
-    """A statistic by its name; of what is not finite and of zeros the share."""
+    """A statistic by its name; non-finite values and zeros as shares."""
     shares = {"zeros": known.zeros, "not_finite": known.not_finite}
     if statistic in shares:
         return known.share(shares[statistic])
@@ -425,7 +425,7 @@ def _number(known: ValueStatistics, statistic: str) -> float:
 
 @dataclass(frozen=True, eq=False)
 class LayersAt(WorkItem[LayersSeen]):
-    """What every layer gives at a point, its weights, and gradients where they are asked for.
+    """Statistics of every layer's output at a point, of its weights, and of its gradients if asked for.
 
     Attributes:
         point: coordinates on the setting's axes.
@@ -436,9 +436,9 @@ class LayersAt(WorkItem[LayersSeen]):
 
     @property
     def label(self) -> str:
-        """What messages call it."""
+        """The name of the work item in messages."""
         return f"point {', '.join(f'{coordinate:.6g}' for coordinate in self.point)}"
 
     def answer(self, context: EvaluationContext) -> LayersSeen:
-        """Go through the network there."""
+        """Watch the layers at the point."""
         return layers_at(context.evaluator, self.point, gradients=self.gradients)

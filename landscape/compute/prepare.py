@@ -1,7 +1,7 @@
-"""From a job to what can be evaluated: the problem, its samples, and per landscape origin, axes, grid and path.
+"""From a job to its prepared form: the problem, its samples, and per landscape origin, axes, grid and path.
 
-Everything that can be wrong with a job is found here, before anything is written. What decides the values is
-collected as the landscape's *identity*; a landscape on disk with another identity is refused.
+Every error of a job is found here, before anything is written. Everything that decides the values is collected as the
+landscape's *identity*; a landscape on disk with another identity is refused.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class PreparationContext:
 
     @property
     def moment_rows(self) -> tuple[str, ...]:
-        """What moments are kept of."""
+        """The rows of kept moments."""
         return moment_rows(self.observables, terms_of(self.problem.observe))
 
     @property
@@ -110,22 +110,22 @@ class PreparationContext:
 
     @property
     def num_samples(self) -> int:
-        """How many samples were taken: the data may have fewer than the job asks for."""
+        """The number of chosen samples: the data may have fewer than the job asks for."""
         return self.samples.length
 
 
 # ----------------------------------------------------------------------------------------------------
-# The record of a landscape that is prepared: which job began it, what decides its values, what it was made from.
+# The record of a prepared landscape: the job that began it, its identity, its sources.
 
 
-DEFAULTS = 2  # the version of what fields mean that a job leaves out
+DEFAULTS = 2  # the version of the defaults of fields that a job leaves out
 
 
 def begin_record(common: PreparationContext, spec: Landscape, position: int, identity: Mapping[str, Any]) -> Record:
-    """The record with the entries that say which job began the landscape, and what decides its values."""
+    """The record with the job that began the landscape, and its identity."""
     job, extended = common.job.model_dump(mode="json"), common.extended
     if extended is not None:
-        # What was asked for when an extended landscape was made is no change, also where its plan is another.
+        # The requests that an extended landscape was begun with are no change, even if its plan differs from them.
         job |= {key: extended.job.whole.get(key) for key in ("engine", "batch_size")}
     return Record().changed(
         job=job | {"landscapes": [spec.model_dump(mode="json")]},
@@ -166,7 +166,7 @@ def terms_of_record(observe: Observe, samples: Samples) -> dict[str, TermRecord]
     """The terms of a loss that is a sum, by name; empty where `observe` returns the loss.
 
     Args:
-        samples: those of the job, which know how many points each term has where they are sets of points.
+        samples: of the job; sets of points know how many points each term has.
     """
     sizes = samples.sizes if isinstance(samples, PointSets) else {}
     factors = terms_of(observe) or {}
@@ -177,16 +177,16 @@ def prepare(
     job: Job, workers: Workers = in_this_process, solver: Solver = stand_in_spectrum,
     finder: RangeFinder = leave_range_open, *, reading: bool = False,
 ) -> PreparedJob:  # fmt: skip
-    """Check the whole job and work out every landscape; reads, and writes nothing but what a solver keeps.
+    """Check the whole job and prepare every landscape; writes nothing, except the steps that a solver keeps.
 
-    Where the job leaves the device open it is planned for this machine's; a driver plans anew when its workers
-    turn out to have another kind (`PreparedLandscape.on_device`).
+    If the job leaves the device open, it is planned for this machine's; a driver plans anew if its workers have another
+    kind of device (`PreparedLandscape.on_device`).
 
     Args:
-        workers: where directions that are costly to make may run.
-        solver: computes the eigenvectors that are axes; default: random vectors stand in, for a look at the job.
-        finder: finds ranges that the job leaves to the loss; default: others stand in, likewise.
-        reading: whether nothing will be written to the run, which may then be on a disk that is mounted read-only.
+        workers: compute costly directions.
+        solver: computes eigenvectors for axes; default: random vectors instead, for a dry run.
+        finder: finds ranges that the job leaves to the loss; default: preliminary ranges, likewise.
+        reading: whether the caller will not write to the run, which may then be on a read-only disk.
 
     Raises:
         JobError: something in the job cannot be computed as it stands.
@@ -235,14 +235,14 @@ def prepare(
 def _warnings_of(
     common: PreparationContext, asked: JobRequest, landscapes: Sequence[PreparedLandscape], here: torch.device
 ) -> list[str]:
-    """What may be meant otherwise in the job, a line each."""
+    """The warnings about the job, a line each."""
     job, problem, samples, look = common.job, common.problem, common.samples, common.look
     warnings = [*randomness_warnings(common.randomness), *data_warnings(samples), *look.warnings]
     warnings += statistics_warnings(job, problem.model, asked.landscapes, landscapes)
     warnings += immobile(problem.model, bfloat16_weights=look.bfloat16_weights)
     warnings += rounding_warnings(landscapes) + thread_warnings(job) + engine_warnings(job, landscapes)
     warnings += end_warnings(asked.landscapes, landscapes)
-    own = read_problem(job.run_path) == job.problem  # as a recipe's
+    own = read_problem(job.run_path) == job.problem  # such as a recipe's
     with in_folder(common.bare.folder):
         losses = partial(losses_of_few, problem, samples, here)
         guessing = partial(guessing_of, problem.observe, samples)
@@ -253,7 +253,7 @@ def _warnings_of(
 
 
 def _recorded_randomness(run: str, begun: Collection[str], samples: str) -> RandomData | None:
-    """What a landscape of the job has recorded of the same samples; None where none has, and they are to be read."""
+    """The randomness data that a landscape of the job has recorded for the same samples; None if none has."""
     for name in sorted(begun):
         stored = LandscapeStore.find(run, name)
         if stored is not None and stored.identity.samples == samples and stored.record.random_data is not None:
@@ -264,7 +264,7 @@ def _recorded_randomness(run: str, begun: Collection[str], samples: str) -> Rand
 def _prepare_landscape(common: PreparationContext, asked: Landscape, position: int) -> PreparedLandscape:
     job, weights, level = common.job, common.weights, common.job.level
     stored = LandscapeStore.find(job.run_path, asked.name, level=level.number if level else 0)
-    # An extension is laid out, and planned, as what it extends; a level has no directions of its own.
+    # An extension has the layout and the plan of the extended landscape; a level has no directions of its own.
     like = common.extended if level else stored or common.extended
     spec = with_found_range(asked, like)
     infos = describe_parameters(common.problem.model)
@@ -293,7 +293,7 @@ def _prepare_landscape(common: PreparationContext, asked: Landscape, position: i
     spec = context.spec
     if found is not None:
         identity["coordinates"] = coordinates_asked(spec)
-    # What is on disk wins: another machine may round a fitted range or a component differently.
+    # The stored grid takes precedence: another machine may round a fitted range or a component differently.
     path = None if level else path_of(context, directions, like)
     grid = _grid(common, like, identity) or make_grid(context, path)
     for coordinates in grid.coordinates:
@@ -319,11 +319,11 @@ def _record_of(
     landscape: PreparedLandscape, common: PreparationContext, context: LandscapeContext, stored: LandscapeStore | None,
     entries: Mapping[str, Any],
 ) -> Record:  # fmt: skip
-    """The record of a landscape, which says so far which job began it, with all else that the store keeps of it.
+    """The complete record of a landscape.
 
     Args:
         stored: the landscape on disk.
-        entries: of what is computed at its points beside the observables, and of a range that was found.
+        entries: about the extras that are computed at its points, and a range that was found.
     """
     record = describe_record(landscape, common, context)
     if landscape.plan.quantise is not None and landscape.plan.quantise.weights:
@@ -338,7 +338,7 @@ def _record_of(
         record = record.changed(keep_samples=True)
     extension = landscape.extension
     if extension is not None and extension.blocks is None:
-        # The values of the first process stay what every other one must reproduce.
+        # Every process must reproduce the values of the first process.
         known = extension.store.record
         record = record.changed(
             check=known.check, origin_loss=known.origin_loss, origin_loss_stderr=known.origin_loss_stderr
@@ -347,7 +347,7 @@ def _record_of(
 
 
 def _grid(common: PreparationContext, like: LandscapeStore | None, identity: Mapping[str, Any]) -> Grid | None:
-    """The grid of what is on disk, or the finer one of a level of that; None where it is to be made."""
+    """The grid of the landscape on disk, or the finer grid of a level of it; None if there is none yet."""
     if common.job.level is not None and common.extended is not None:
         return grid_of_level(common.extended, common.job.level)
     same = like is not None and like.identity.whole.get("coordinates") == identity["coordinates"]
@@ -357,7 +357,7 @@ def _grid(common: PreparationContext, like: LandscapeStore | None, identity: Map
 def _extension(
     common: PreparationContext, identity: Mapping[str, Any], grid: Grid, plan: Plan, name: str
 ) -> Extension | None:
-    """What a landscape takes over; None where it extends no other one."""
+    """What a landscape takes over; None if it extends no other landscape."""
     if common.extended is None:
         return None
     if common.job.level is not None:
@@ -368,22 +368,23 @@ def _extension(
 
 
 # ----------------------------------------------------------------------------------------------------
-# What `observe` of a problem returns, seen on this machine before anything is written.
+# Trying out a problem's `observe` on this machine before anything is written.
 
-FEW, AT_ONCE = 16, 2  # samples whose losses tell a trained network from another; no more memory than the first look
+FEW, AT_ONCE = 16, 2  # samples that show whether a network is trained; samples at once, as in the first look
 
 
 def first_look_at(problem: Problem, samples: Samples, job: Job, here: torch.device) -> tuple[FirstLook, bool]:
-    """What `observe` returns, and whether it was run to see that: code for GPUs alone fails on a driver without one.
+    """The result of trying out `observe`, and whether it ran: code for GPUs only fails on a driver without a GPU.
 
     Raises:
-        JobError: it fails where it should run, or returns something else than one value per sample, or than it names.
+        JobError: `observe` fails although it should run here, or does not return one value per sample, or returns
+            other observables than the problem names.
     """
     named = ordered_names(problem.observables) if problem.observables else None
     try:
         look = first_look(problem.model, problem.observe, samples, job.precision, here)
     except JobError as error:
-        # A cause says that it did not run; without one it ran, and what it returned is wrong on any device.
+        # With a cause, `observe` raised; without one, its return value is wrong on any device.
         elsewhere = job.device == "cuda" and here.type == "cpu" and error.__cause__ is not None
         if elsewhere and named:
             rounds = job.precision == "bfloat16" and holds_bfloat16(problem.model)
@@ -407,7 +408,7 @@ def losses_of_few(problem: Problem, samples: Samples, here: torch.device, states
     """The mean loss of the first few samples at several sets of weights, in float32.
 
     Raises:
-        LandscapeError, RuntimeError: they are not computed; user code raises what it likes.
+        LandscapeError, RuntimeError: they cannot be computed; user code may raise other exceptions.
     """
     few = samples.few(FEW)
     plan = default_plan(AT_ONCE, here.type, "float32", Plan.batch_norm, 0, None, None)

@@ -1,4 +1,4 @@
-"""How far a landscape is: counted while it is computed, and written to its record."""
+"""The progress of a landscape: counted while it is computed, and written to its record."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from landscape.core.progress import Failure, Progress
 from landscape.store.landscape import LandscapeStore
 from landscape.surface.record_parts import ProgressRecord, WorkerRecord
 
-SECONDS_BETWEEN_UPDATES = 2.0  # at least, from one writing of the record to the next
+SECONDS_BETWEEN_UPDATES = 2.0  # of the record, at least
 
-SHARE_OF_UPDATES = 0.01  # of the time may be spent on writing it: the record of ten thousand workers is long
+SHARE_OF_UPDATES = 0.01  # of the time, at most, for writing the record: that of ten thousand workers is long
 
 
 class ReportingWorker(Protocol):
-    """A worker that reports what it has done for the landscape."""
+    """A worker that reports its work for the landscape."""
 
     def record(self) -> WorkerRecord:
-        """What is recorded of the worker: its place, its device and its work so far."""
+        """The worker's record: its place, its device and its work so far."""
 
 
 class Tally:
     """Counts the tasks of one landscape and keeps `progress` and `failures` in its record up to date.
 
-    Points include the evaluations of the path. What earlier sessions did counts as done, and does not count in the
-    rate. A driver may set `workers`, by name, and `retries`; both are read whenever the record is written.
+    Points include the evaluations of the path. Work of earlier sessions counts as done, but not in the rate. A driver
+    may set `workers`, by name, and `retries`; both are read whenever the record is written.
     """
 
     def __init__(
@@ -38,12 +38,12 @@ class Tally:
     ) -> None:  # fmt: skip
         """
         Args:
-            store: the landscape, which is written to.
+            store: the landscape that is written to.
             points: the evaluations of the whole landscape.
-            missing_points: those of them that are left to this session.
+            missing_points: the evaluations left to this session.
             tasks: the tasks of the whole landscape.
-            missing_tasks: those of them that are left to this session.
-            clock: seconds from any zero; the rate is counted from the call of this constructor on.
+            missing_tasks: the tasks left to this session.
+            clock: seconds from any zero; the rate is counted from the call of this constructor.
         """
         self._store, self._clock, self._start = store, clock, clock()
         self._next_update = float("-inf")
@@ -63,7 +63,7 @@ class Tally:
         Args:
             task: its label.
             points: its evaluations.
-            batch_size: with which it was evaluated, where the planned one did not fit the memory.
+            batch_size: the one in use, if the planned one did not fit the memory.
         """
         self._points_done += points
         self._tasks_done += 1
@@ -73,7 +73,7 @@ class Tally:
         self._update()
 
     def count_given_up(self, failure: Failure, points: int) -> None:
-        """Count a task of so many evaluations that was given up, and write the record at once."""
+        """Count a task that was given up, with its number of evaluations, and write the record at once."""
         self._given_up += 1
         self._points_given_up += points
         self._failures.pop(failure.task, None)  # so that the latest failure stands last
@@ -98,7 +98,7 @@ class Tally:
             self._next_update = begun + max(SECONDS_BETWEEN_UPDATES, took / SHARE_OF_UPDATES)
 
     def progress(self) -> Progress:
-        """How far the landscape is now, as the value that observers get."""
+        """The current progress, as observers get it."""
         elapsed = max(0.0, self._clock() - self._start)  # a clock may be set back
         return Progress(
             self._store.name,
@@ -115,12 +115,12 @@ class Tally:
         )
 
     def close(self) -> None:
-        """Record that the landscape is complete, where a driver that was killed after its last tile could not."""
+        """Record that the landscape is complete, if a driver was killed after its last tile and could not."""
         if self._store.record.progress.state != "complete":
             self.finish()
 
     def finish(self, state: str | None = None) -> None:
-        """Record the end: `complete`, `partial` where tasks were given up, or as `state` says."""
+        """Record the end: `state`, or `partial` if tasks were given up, else `complete`."""
         self._write(state or ("partial" if self._failures else "complete"))
         self._store.consolidate()
 
@@ -144,10 +144,10 @@ class Tally:
 
 
 def start_tally(store: LandscapeStore, landscape: PreparedLandscape, tasks: TaskList) -> Tally:
-    """The progress of a landscape from now on; what is on disk already counts as done.
+    """The tally of a landscape from now on; tasks on disk count as done.
 
     Args:
-        tasks: what is left to do.
+        tasks: the missing ones.
     """
     path_tasks = -(-len(landscape.path.step) // store.path_chunk) if landscape.path else 0
     return Tally(store, landscape.points, tasks.points, store.tile_count + path_tasks, len(tasks))

@@ -1,7 +1,7 @@
-"""Landscapes of a job made finer where their values ask for it: level after level. Levels that are there are mended.
+"""Refine landscapes level by level where their values require it; existing levels are repaired.
 
-A level is chosen when those before are whole, from the values that are there and from nothing else: the number of
-workers, their order and interruptions change no block.
+A level is chosen when the earlier levels are complete, from the stored values alone: the number of workers, their order
+and interruptions change no block.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ log = logging.getLogger("landscape")
 
 
 # ----------------------------------------------------------------------------------------------------
-# A landscape made finer in a box, or everywhere, with every point that is there: levels of half the steps each.
+# Refining a landscape in a box, or everywhere: each level halves the steps and keeps every known point.
 #
-# The points of a level are those of the job that asks for the finer grid at once, to the bit. A level lies with its
-# landscape, and holds whole blocks of it; `landscape.refinement` has their geometry.
+# The points of a level have the same bits as those of a job that asks for the finer grid at once. A level lies in its
+# landscape's folder, and holds whole blocks of it; `landscape.surface.refinement` has their geometry.
 
 
 def refine(
@@ -72,8 +72,8 @@ def refine(
     """Make a landscape of a run finer; interrupted, the same call goes on.
 
     Args:
-        factor: 2 or 4: by how much its steps are divided.
-        box: where: [low, high] of each axis, widened to whole blocks of 8 cells; default: everywhere.
+        factor: 2 or 4: the divisor of its steps.
+        box: [low, high] of each axis, widened to whole blocks of 8 cells; default: everywhere.
         problem: the callback; default: the one that the landscape was computed with, by its name.
         folder: where the callback is looked up first; default: where it was then.
         compute: what computes a job, such as `cluster.run`; default: this process.
@@ -89,7 +89,7 @@ def refine(
     finer = Finer(factor, box)
     path = open_run(run).path
     refuse_unwritable(path)
-    levels_left(path, name, finer)  # what is refused leaves no lock in the run
+    levels_left(path, name, finer)  # so that a refusal leaves no lock in the run
     with writing(path):
         finish_move(path)
     jobs = [level_job(run, name, level, problem, folder) for level in levels_left(path, name, finer)]
@@ -98,7 +98,7 @@ def refine(
         assert level is not None
         left = LandscapeStore.open(path, name, level=level.number).counts()
         if left[NOT_COMPUTED] or left[QUARANTINED]:
-            return opened  # partial: the failures are listed with the level
+            return opened  # partial: the level lists its failures
     return open_run(run)
 
 
@@ -109,7 +109,7 @@ def level_job(
     problem: str | Callable[[], Any] | None = None,
     folder: Path | None = None,
 ) -> Job:
-    """The job that computes a level; what it is planned for and costs, `landscape plan` tells.
+    """The job that computes a level; `landscape plan` shows its plan and cost.
 
     Raises:
         JobError: the landscape cannot be refined.
@@ -129,14 +129,14 @@ def run(
     *,
     accept_origin: bool = False,
 ) -> Run:
-    """Compute a job serially, in this process, or go on with it where it stopped.
+    """Compute a job serially, in this process, or resume it.
 
     Args:
-        observer: is told the `Progress` after every task.
-        stop: is asked between points; when true, the tile in hand is dropped and `Interrupted` raised.
+        observer: is called with the `Progress` after every task.
+        stop: is called between points; if it returns true, the current tile is dropped and `Interrupted` raised.
         limits: how long the search for the fastest engine may take; other processes compute beside this one meanwhile.
-        accept_origin: go on, with a warning that the landscape keeps, where the model that the callback returned has
-            another loss at the origin, or at one point beside it, by its own forward pass; else that is an error.
+        accept_origin: continue, with a warning that the landscape keeps, if the callback's own model has another loss
+            at the origin, or at one point beside it, by its own forward pass; by default that is an error.
 
     Returns:
         The run, opened for reading.
@@ -145,9 +145,9 @@ def run(
 
 
 def with_levels(job: Job, compute: Callable[[Job], Run]) -> Run:
-    """Compute a job, and then, one after another, its levels of refinement, which are a job each.
+    """Compute a job, then its levels of refinement one after another, each as a job.
 
-    They are those that the job asks for, and those that `refine` has begun: what is missing or damaged of them.
+    Levels that the job asks for are computed, and levels that `refine` has begun are completed and repaired.
 
     Args:
         compute: computes one job; returns its run, opened for reading.
@@ -164,14 +164,14 @@ def _levels_of(job: Job, name: str, asked: Refine | None) -> Iterator[Job]:
     while (level := _next_level(job.run_path, name, asked)) is not None:
         yield level_job(job.run_path, name, level, job.problem, job.folder)
         if not LandscapeStore.open(job.run_path, name, level=level.number).examine().complete:
-            return  # partial: the failures are listed with the level
+            return  # partial: the level lists its failures
 
 
 def _next_level(run: str, name: str, asked: Refine | None) -> LevelRecord | None:
-    """The level to compute next: one that was interrupted or is damaged, else one that is chosen; None where none is.
+    """The level to compute next: an interrupted or damaged one, else a new choice; None if there is none.
 
     Args:
-        asked: how further levels are chosen; None where the job asks for none.
+        asked: how further levels are chosen; None if the job asks for none.
     """
     store = LandscapeStore.open(run, name)
     levels = store.levels()
@@ -194,7 +194,7 @@ def _next_level(run: str, name: str, asked: Refine | None) -> LevelRecord | None
 
 
 def values_of(surface: Surface) -> BlockValues:
-    """What is known of a landscape, for the choice of blocks; in log10 where its figure is logarithmic."""
+    """The known values of a landscape, for the choice of blocks; in log10 if its figure is logarithmic."""
     in_log = suggests_log(surface)
     base = replace(surface, levels=())
     merged = [replace(base, levels=surface.levels[:count]).merged() for count in range(len(surface.levels) + 1)]
@@ -221,7 +221,7 @@ def _drawn(losses: Floats, in_log: bool) -> Floats:
 
 
 def _marked(surface: Surface) -> list[Index]:
-    """Points that are read closely: minima and saddles above the noise, and the snapshots of the path."""
+    """Points of interest: minima and saddles above the noise, and the snapshots of the path."""
     found = topology_of(surface)
     kept = [pair for pair in found.pairs if pair.persistence > found.threshold]
     places = [place for pair in kept for place in (pair.extremum, pair.saddle) if place is not None]
@@ -239,7 +239,7 @@ def _marked(surface: Surface) -> list[Index]:
 
 
 def _record(chosen: WantedBlocks, shape: Index, values: BlockValues, asked: Refine) -> LevelRecord:
-    """The level as its document says it: its blocks, and what chose them."""
+    """The record of the level: its blocks, and the rule that chose them."""
     tiles = tiles_of_blocks(chosen.blocks, shape)
     of_tiles = np.pad(
         chosen.eta, [(0, more - has) for more, has in zip(tiles.shape, chosen.eta.shape, strict=True)], "edge"
@@ -255,7 +255,7 @@ def _record(chosen: WantedBlocks, shape: Index, values: BlockValues, asked: Refi
 
 
 def _warn_of_noise(surface: Surface, tolerance: float) -> None:
-    """Say where the tolerance asks for less than the samples can tell."""
+    """Warn if the tolerance is below the noise of the samples."""
     errors = surface.observables.get(RISE_STDERR, np.full(1, np.nan))
     there = surface.loss[(surface.status != NOT_COMPUTED) & np.isfinite(surface.loss)]
     if not np.isfinite(errors).any() or not there.size:

@@ -1,11 +1,11 @@
-"""Whether a process computes the values that a landscape holds, and whether they are those of the user's own model.
+"""Whether a process reproduces the values of a landscape, and whether they are those of the user's own model.
 
 Before the first value of a process is used, the process evaluates the origin and one point beside it. The values of
-the first process are kept with the landscape, and every later process must compute the same bits. It does not where it
-has other code, another kind of processor, other versions, or a network that is not the same in every process.
+the first process are kept with the landscape, and every later process must compute the same bits. It fails to with
+other code, another kind of processor, other versions, or a network that differs between processes.
 
-Of a landscape that is new, the first process also has the user's own model give its losses at both places, by plain
-forward passes: the landscape is of a copy whose weights are moved, and for some models a copy computes otherwise.
+For a new landscape, the first process also computes the losses of the user's own model at both places, by plain forward
+passes: the landscape is computed with a copy whose weights are moved, and some models differ from their copies.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from landscape.surface.record_parts import CheckRecord, OwnModelRecord
 log = logging.getLogger("landscape")
 
 
-ROUNDING = 1e-3  # relative: by how much two calls of kernels that add in no fixed order may differ
+ROUNDING = 1e-3  # relative: how much two calls of kernels without a fixed order of additions may differ
 COARSE_ROUNDING = 3e-2  # the same in bfloat16
-# What two landscapes of a run must share for the loss at their origin to be the same, up to rounding.
+# Two landscapes of a run that share these must have the same loss at the origin, up to rounding.
 SAME_ORIGIN = attrgetter("origin", "samples", "num_samples", "seed", "precision", "batch_norm")  # of the identities
 SAME_PLAN = attrgetter("engine", "batch_size", "device")  # of the plans
 Numbers = Mapping[str, float]  # `loss`, `loss_stderr`, …
-UNKNOWN_ERROR = 1e-2  # relative: of a lower precision whose error could not be measured; bfloat16 has 8 bits, tf32 11
+UNKNOWN_ERROR = 1e-2  # relative: assumed for a lower precision if not measured; bfloat16 has 8 bits, tf32 11
 
 
 @dataclass(frozen=True)
 class ReferencePoint:
-    """What one process computes at the origin and at `point`, and on which processor.
+    """The values of one process at the origin and at `point`, and its processor.
 
-    `repeatable` says that the process computed the same bits twice. It does not with kernels that add in no fixed
-    order, and then no other process can be asked for these bits.
+    `repeatable` says that the process computed the same bits twice. Kernels without a fixed order of additions do not,
+    and then no other process has to reproduce these bits.
     """
 
     point: tuple[float, ...]
@@ -56,22 +56,22 @@ class ReferencePoint:
     repeatable: bool = True
 
     def record(self) -> CheckRecord:
-        """The part of a landscape's record that keeps it.
+        """Its entry in a landscape's record.
 
-        Values are hexadecimal, so that no bit of them is lost, and NaN and infinity can be written.
+        Values are hexadecimal, so no bit is lost, and NaN and infinity can be written.
         """
         values = {name: float(value).hex() for name, value in self.values.items()}
         return CheckRecord(point=self.point, values=values, processor=self.processor, repeatable=self.repeatable)
 
     def origin_value(self, name: str) -> float | None:
-        """A value at the origin; None where it is not known or not finite."""
+        """A value at the origin; None if it is not known or not finite."""
         value = self.origin.get(name, math.nan)
         return value if math.isfinite(value) else None
 
     def differs_from(self, other: ReferencePoint) -> str:
-        """A phrase that says how the first differing value differs; empty where all agree.
+        """A phrase about the first differing value; empty if all agree.
 
-        Bits are compared where both processes are repeatable, else values up to rounding.
+        If both processes are repeatable, bits are compared; otherwise values up to rounding.
         """
         exact = self.repeatable and other.repeatable
         for name, value in self.values.items():
@@ -89,7 +89,7 @@ class ReferencePoint:
 
 
 def check_point(grid: Grid) -> tuple[float, ...]:
-    """The grid's coordinates nearest to the origin that are not zero: off it along every axis, and likely finite."""
+    """The grid's non-zero coordinates nearest to the origin: beside it along every axis, and likely finite."""
 
     def nearest(axis: np.ndarray) -> float:
         nonzero = (coordinate for coordinate in axis.tolist() if coordinate)
@@ -101,15 +101,15 @@ def check_point(grid: Grid) -> tuple[float, ...]:
 def compute_reference_point(
     evaluator: Evaluator, point: Sequence[float], before: Before | None = None
 ) -> ReferencePoint | None:
-    """Evaluate the origin and the point; None where user code raises there, or the planned batch does not fit.
+    """Evaluate the origin and the point; None if user code raises there, or the planned batch does not fit.
 
-    An exception of user code is not raised here: the tile that holds the point raises it again, and reports it.
+    An exception of user code is not raised here: the tile that holds the point will raise and report it.
 
     Args:
-        before: what the landscape that is extended holds of the point; this process must reproduce it.
+        before: the extended landscape's moments at the point, which this process must reproduce.
 
     Raises:
-        NotReproduced: the samples that it holds have other losses here.
+        NotReproduced: this process computes other losses for these samples.
     """
     reference = _evaluated(evaluator, point)
     if reference is None or before is None:
@@ -144,7 +144,7 @@ def _evaluated(evaluator: Evaluator, point: Sequence[float]) -> ReferencePoint |
 
 
 def _numbers(values: Values) -> dict[str, float]:
-    """Means and standard errors of one point by name, without those of the rise, which follow from them."""
+    """Means and standard errors of one point by name, without the error of the rise."""
     return {
         name: float(array[0])
         for key in values.mean
@@ -153,13 +153,13 @@ def _numbers(values: Values) -> dict[str, float]:
 
 
 def recorded_reference_point(store: LandscapeStore, grid: Grid) -> ReferencePoint | None:
-    """What a process must reproduce: the values that the landscape keeps, else those of one of its computed points.
+    """The values that a process must reproduce: the landscape's recorded ones, else those of a computed point.
 
-    Where they are damaged, a computed point stands in. No point of a tile that needed smaller batches does, since
-    smaller batches give other bits.
+    If the recorded ones are damaged, a computed point replaces them, but no point of a tile that needed smaller
+    batches, since these give other bits.
 
     Returns:
-        None where nothing is computed yet.
+        None if nothing is computed yet.
     """
     kept = _reference_point(store.record.check, len(grid.coordinates))
     if kept is not None:
@@ -174,7 +174,7 @@ def recorded_reference_point(store: LandscapeStore, grid: Grid) -> ReferencePoin
 
 
 def _reference_point(record: CheckRecord | None, axes: int) -> ReferencePoint | None:
-    """The values that a landscape keeps; None where it keeps none, or damaged ones."""
+    """The recorded reference point of a landscape; None if there is none, or it is damaged."""
     if record is None or len(record.point) != axes or not record.values:
         return None
     try:
@@ -185,7 +185,7 @@ def _reference_point(record: CheckRecord | None, axes: int) -> ReferencePoint | 
 
 
 def keep_reference_point(store: LandscapeStore, reference: ReferencePoint) -> None:
-    """Record the values that every process must reproduce, unless the document has some, well formed or not."""
+    """Record the values that every process must reproduce, unless the document has an entry already, even a bad one."""
     if store.record.has_check:
         return
     store.update_attributes(
@@ -196,11 +196,9 @@ def keep_reference_point(store: LandscapeStore, reference: ReferencePoint) -> No
 
 
 def difference_from_siblings(store: LandscapeStore, reference: ReferencePoint) -> str:
-    """A phrase that says how the loss at the origin contradicts another landscape of the run with the same origin.
+    """How the loss at the origin contradicts another landscape of the run with the same origin; empty if none.
 
-    It is empty where no landscape contradicts.
-
-    This shows that the code has changed since an earlier landscape of the run, before the new one holds a value.
+    A contradiction shows that the code has changed since an earlier landscape of the run.
     """
     here = reference.origin.get("loss", math.nan)
     plan = store.record.plan
@@ -215,7 +213,7 @@ def difference_from_siblings(store: LandscapeStore, reference: ReferencePoint) -
 
 
 def _same_origin(one: Record, other: Record) -> bool:
-    """Whether two landscapes have one origin, evaluated on the same samples in the same way."""
+    """Whether two landscapes evaluate the same origin on the same samples in the same way."""
     if one.identity is None or other.identity is None or one.plan is None or other.plan is None:
         return False
     rounded = [identity.whole.get("quantise") for identity in (one.identity, other.identity)]
@@ -224,7 +222,7 @@ def _same_origin(one: Record, other: Record) -> bool:
 
 
 class NotReproduced(JobError):
-    """This process computes other values than the landscape holds, so it must write nothing to it."""
+    """This process computes other values than the landscape holds, so it must not write to the landscape."""
 
 
 def not_reproduced(
@@ -233,7 +231,7 @@ def not_reproduced(
     """The error of a process that computes other values than the landscape holds.
 
     Args:
-        expected: what the landscape holds; None where it is another landscape of the run that contradicts.
+        expected: the landscape's values; None if another landscape of the run contradicts.
     """
     if expected is None:
         return NotReproduced(
@@ -259,15 +257,15 @@ def check_reproduction(
     *,
     accept_origin: bool = False,
 ) -> None:
-    """Have this process compute what the landscape holds before it adds to it.
+    """Check that this process reproduces the landscape's values before it adds to them.
 
-    Where the landscape holds nothing yet, what this process computes is kept as what every other one must reproduce.
+    If the landscape holds no values yet, those of this process become the ones that every other must reproduce.
 
     Args:
-        accept_origin: go on, with a warning, where the user's own model gives other losses.
+        accept_origin: continue, with a warning, if the user's own model gives other losses.
 
     Raises:
-        NotReproduced: this process computes something else.
+        NotReproduced: this process computes other values.
         OtherModel: the user's own model gives other losses.
     """
     expected = recorded_reference_point(store, grid)
@@ -300,7 +298,7 @@ class OtherModel(JobError):
 
 
 def why_not_compared(record: Record, *, extends: bool) -> str:
-    """Why the losses are not compared with those of the user's own model; empty where they can be.
+    """Why the losses cannot be compared with those of the user's own model; empty if they can.
 
     Args:
         extends: whether the landscape takes over values of another one, or is a level of it.
@@ -315,16 +313,16 @@ def why_not_compared(record: Record, *, extends: bool) -> str:
 
 
 def is_to_be_compared(record: Record, *, extends: bool, begun: bool) -> bool:
-    """Whether nobody has compared the landscape with the user's own model yet, and that can be done.
+    """Whether the landscape can be compared with the user's own model, and was not yet.
 
     Args:
-        begun: whether it holds values already, of a version that did not compare: they stay.
+        begun: whether it holds values already, of a version that did not compare.
     """
     return not begun and not record.states("own_model") and not why_not_compared(record, extends=extends)
 
 
 def losses_of_own_model(evaluator: Evaluator, reference: ReferencePoint) -> OwnLosses:
-    """The user's own model at the origin and at the reference point, beside what the process has there."""
+    """The losses of the user's own model at the origin and at the reference point, beside the process's own."""
     nothing = math.nan
     return own_losses(
         evaluator,
@@ -335,9 +333,9 @@ def losses_of_own_model(evaluator: Evaluator, reference: ReferencePoint) -> OwnL
 
 
 def keep_why_not_compared(store: LandscapeStore, extension: Extension | None) -> None:
-    """Record why the landscape is not compared with the user's own model, if so; else nothing.
+    """If the landscape cannot be compared with the user's own model, record why.
 
-    What goes on with a landscape has what is recorded of that.
+    An extension or a level gets the record of its landscape.
     """
     reason = why_not_compared(store.record, extends=extension is not None)
     if not reason or store.record.states("own_model"):
@@ -355,10 +353,10 @@ def keep_not_compared(store: LandscapeStore, reason: str) -> None:
 
 
 def keep_comparison(store: LandscapeStore, found: OwnLosses, *, accept_origin: bool) -> None:
-    """Record what the user's own model gave.
+    """Record the losses of the user's own model.
 
     Raises:
-        OtherModel: it has other losses, and that is not accepted; nothing is recorded.
+        OtherModel: they differ, and that is not accepted; nothing is recorded.
     """
     if found.origin is None:
         keep_not_compared(store, found.why_not)
@@ -404,7 +402,7 @@ def _difference(name: str, pair: Pair, point: Sequence[float]) -> str:
 
 
 def _error_of_precision(record: Record, pair: Pair) -> float:
-    """By how much a lower precision may change the loss, as far as it was measured."""
+    """How much a lower precision may change the loss, if that was measured."""
     if record.precision in ("float32", "float64", None):
         return 0.0
     found, size = record.precision_error, max(abs(pair.evaluated), abs(pair.own))

@@ -1,4 +1,4 @@
-"""What a landscape takes over from the one that it extends or refines: values, and moments to add samples to."""
+"""The values and moments that a landscape takes over from the one that it extends or refines."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from landscape.surface.surface import LOSS_SAMPLES, MOMENTS, PATH_MOMENTS
 
 @dataclass(frozen=True)
 class Extension:
-    """A landscape that is complete, and what another one, which extends it, takes over.
+    """A complete landscape, and what its extension (a new landscape) takes over from it.
 
     Attributes:
-        store: the landscape that is extended.
-        offset: where its first point lies in the grid of the other one, per array dimension.
+        store: the complete landscape.
+        offset: where its first point lies in the extension's grid, per array dimension.
         shape: of its grid.
-        plan: how it was computed, and the other one has to be.
-        blocks: how many blocks of its samples are complete; None where the other one has no more samples.
-        more_observables: whether the other one has more observables, so that every point is evaluated again.
-        known_samples: how many samples the complete blocks have; 0 where the other one has no more samples.
+        plan: its plan, which the extension must keep.
+        blocks: how many blocks of its samples are complete; None if the extension has no more samples.
+        more_observables: whether the extension has more observables, so that every point is evaluated again.
+        known_samples: how many samples the complete blocks have; 0 if the extension has no more samples.
     """
 
     store: LandscapeStore
@@ -50,26 +50,26 @@ class Extension:
 
     @property
     def rows(self) -> tuple[str, ...]:
-        """What moments are kept of."""
+        """The rows of kept moments."""
         return self.store.record.moment_rows
 
     @property
     def gives_values(self) -> bool:
-        """Whether values are taken over as they are."""
+        """Whether values are taken over unchanged."""
         return self.blocks is None and not self.more_observables
 
     @property
     def points_known(self) -> int:
-        """How many points have values that are taken over."""
+        """The number of points whose values are taken over."""
         return math.prod(self.shape) if self.gives_values else 0
 
     @property
     def gives_path(self) -> bool:
-        """Whether the losses along the path are taken over as they are."""
+        """Whether the losses along the path are taken over unchanged."""
         return self.blocks is None
 
     def known(self, tile: Tile) -> NDArray[np.bool_]:
-        """Which points of a tile have values that are taken over, in C order."""
+        """Which points of a tile take over their values, in C order."""
         mask = np.full(tile.shape, self.gives_values)
         for dimension, (start, size) in enumerate(zip(self.offset, self.shape, strict=True)):
             places = np.arange(tile.start[dimension], tile.stop[dimension]) - start
@@ -83,12 +83,12 @@ class Extension:
 
     @cached_property
     def _over_samples(self) -> dict[str, NDArray[Any]]:
-        """The arrays over its samples, where it keeps their losses."""
+        """The arrays over its samples, if it keeps their losses."""
         return {name: self._whole(name) for name in self.store.arrays.over_samples}
 
     @cached_property
     def _over_path(self) -> dict[str, NDArray[Any]]:
-        """The values of its whole path, as they are asked for stretch by stretch."""
+        """The values of its whole path, cached for reading it stretch by stretch."""
         return {name: self._whole(name) for name in self.store.arrays.path_value_names}
 
     def _whole(self, name: str) -> NDArray[Any]:
@@ -110,7 +110,7 @@ class Extension:
         )
 
     def samples_before(self, tile: Tile) -> dict[str, NDArray[Any]]:
-        """What it keeps of the samples of the complete blocks: losses at the points of a tile, and the rest."""
+        """The kept arrays of the complete blocks' samples: losses at the points of a tile, and the others."""
         if self.blocks is None or not self.store.record.keep_samples:
             return {}
         kept = self._over_samples | {LOSS_SAMPLES: self.values_of(LOSS_SAMPLES, tile)}
@@ -118,16 +118,15 @@ class Extension:
 
     @property
     def exact(self) -> bool:
-        """Whether every process must compute the same bits: kernels that add in no fixed order cannot."""
+        """Whether every process must compute the same bits: kernels without a fixed order of additions cannot."""
         check = self.store.record.check
         return check is None or check.repeatable
 
     def refuse_other_plan(self, plan: Plan) -> None:
-        """Refuse to add to values in another arithmetic, whose blocks of samples may be others too.
+        """Refuse to extend values in another arithmetic.
 
         Raises:
-            JobError: the device or the size of the batches would be others than those of the landscape that is
-                extended.
+            JobError: the device or the batch size would differ from those of the extended landscape.
         """
         recorded, name = self.plan, quoted(self.store.name)
         if plan.device != recorded.device:
@@ -144,11 +143,11 @@ class Extension:
         assert plan == recorded, "an extension keeps the plan"
 
     def refuse_other_moments(self, rows: Sequence[str], terms: Mapping[str, float] | None) -> None:
-        """Refuse to add samples to moments of something else.
+        """Refuse to add samples to moments of other observables.
 
         Args:
-            rows: what moments are to be of, in their order.
-            terms: what the loss is the sum of by now, each with its weight; None where it is observed.
+            rows: the expected rows of the moments, in order.
+            terms: the current terms of the loss, each with its weight; None if `observe` returns the loss.
 
         Raises:
             JobError: the record is damaged, or the terms of the loss or their weights have changed.
@@ -169,7 +168,7 @@ class Extension:
             )
 
     def _loss_and_sum(self, terms: Mapping[str, float]) -> tuple[float, float]:
-        """The loss at one point, as the landscape holds it, and the sum of its terms there with these weights."""
+        """The stored loss at one point, and the sum of its terms there with these weights."""
         check = self.store.record.check
         try:
             values = {} if check is None else {name: float.fromhex(text) for name, text in check.values.items()}
@@ -185,7 +184,7 @@ class Extension:
         return Before(self.blocks, self.values_of(MOMENTS, tile).reshape(tile.points, -1, PARTS))
 
     def before_at(self, grid: Grid, point: Sequence[float]) -> Before | None:
-        """The same at one point of the grid; None where no samples are added."""
+        """The same at one point of the grid; None if no samples are added."""
         if self.blocks is None:
             return None
         pairs = zip(grid.coordinates, point, strict=True)
@@ -205,13 +204,13 @@ class Extension:
         rows = [self.rows.index(name) for name in names]
         both = []
         for part in np.split(kept, 2, axis=1):
-            moments = np.zeros((len(part), len(self.rows), PARTS))  # of what the path does not keep, nothing is needed
+            moments = np.zeros((len(part), len(self.rows), PARTS))  # rows that the path does not keep are not needed
             moments[:, rows] = part
             both.append(Before(self.blocks, moments))
         return both[0], both[1]
 
     def values_of(self, name: str, tile: Tile) -> Floats:
-        """The values of an array over a tile, flat over its points; NaN outside of the extended grid."""
+        """The values of an array over a tile, flat over its points; NaN outside the complete landscape's grid."""
         arrays = self.store.arrays
         beside = arrays[name].shape[len(self.shape) :]
         values = np.full((*tile.shape, *beside), np.nan, arrays[name].dtype)
@@ -231,24 +230,24 @@ class Extension:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether a landscape can be extended to what a job asks for, and what is then taken over from it.
+# Whether a landscape can be extended to a job, and what the extension takes over.
 
-EXTENDED = ("num_samples", "samples", "observables", "coordinates")  # what of an identity an extension may change
+EXTENDED = ("num_samples", "samples", "observables", "coordinates")  # fields of an identity that may change
 
 
 def extension_of(
     store: LandscapeStore, identity: Mapping[str, Any], grid: Grid, samples: Samples, plan: Plan, adds: Sequence[str],
     begun: str,
 ) -> Extension:  # fmt: skip
-    """What a landscape of this identity takes over from `store`.
+    """What an extension with this identity takes over from `store`.
 
     Args:
-        plan: of it; where it is on disk already, the one that is recorded there.
-        adds: observables that it is to have besides those of `store`.
+        plan: of the extension; the recorded one if it is on disk already.
+        adds: its additional observables.
         begun: its name.
 
     Raises:
-        JobError: it differs in more than what can be extended.
+        JobError: it differs from `store` in fields that cannot be extended.
     """
     count, name = store.identity.num_samples or 0, quoted(store.name)
     _refuse_another_job(store, identity)
@@ -284,7 +283,7 @@ def _refuse_another_job(store: LandscapeStore, identity: Mapping[str, Any]) -> N
 
 
 def _refuse_other_observables(name: str, before: Sequence[str], now: Sequence[str], adds: Sequence[str]) -> None:
-    """Refuse observables that are gone, those to be added that are not there, and those that nobody asked for."""
+    """Refuse observables that are gone, requested ones that `observe` lacks, and new ones that nobody requested."""
     if gone := sorted(set(before) - set(now)):
         raise JobError(
             f"landscape {name} cannot be extended: observe returns no {', '.join(gone)} any more; return it again"
@@ -301,9 +300,9 @@ def _refuse_other_observables(name: str, before: Sequence[str], now: Sequence[st
 
 
 def _complete_blocks(samples: Samples, count: int, plan: Plan) -> tuple[int, int]:
-    """How many blocks of the first `count` samples stay what they are when more follow, and how many samples they have.
+    """How many blocks of the first `count` samples stay the same when more follow, and how many samples they have.
 
-    These are the blocks that such moments were kept of when there were only so many samples.
+    Moments are kept over exactly these blocks.
     """
     cuts = samples.cuts and [edge for edge in samples.cuts if edge[1] <= count]
     batching = batching_of(count, plan, plan.batch_size, cuts)
@@ -329,19 +328,19 @@ def _offset(name: str, old: Grid, grid: Grid) -> Index:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a level of refinement takes over from the landscape that it refines: all but its points and its values.
+# What a level of refinement takes over from its landscape: everything except points and values.
 
 
 @dataclass(frozen=True)
 class Refinement(Extension):
-    """A landscape that is complete, and a level that refines it: points of coarser levels are not evaluated again.
+    """A complete landscape for a level that refines it: points of coarser levels are not evaluated again.
 
-    A level holds no value of them either: they read as NaN there.
+    The level does not hold their values either: they read as NaN there.
     """
 
     @property
     def gives_values(self) -> bool:
-        """No value is taken over: each lives in one level."""
+        """False: each value lives in one level only."""
         return False
 
     def known(self, tile: Tile) -> NDArray[np.bool_]:
@@ -356,13 +355,13 @@ class Refinement(Extension):
 
 
 def refinement_of(store: LandscapeStore, identity: Mapping[str, Any], plan: Plan) -> Refinement:
-    """What a level takes over from the landscape that it refines.
+    """What a level takes over from its landscape.
 
     Args:
-        identity: of the level: that of the landscape, and the number of the level.
+        identity: of the level: the landscape's identity and the number of the level.
 
     Raises:
-        JobError: the landscape was computed with another job than that of the level.
+        JobError: the landscape was computed with another job than the level.
     """
     name = quoted(store.name)
     if changed := changes(store.identity.whole, {key: value for key, value in identity.items() if key != "level"}):
@@ -376,7 +375,7 @@ def refinement_of(store: LandscapeStore, identity: Mapping[str, Any], plan: Plan
 
 
 def join_levels(one: LevelRecord, other: LevelRecord) -> LevelRecord:
-    """A level with the blocks of both; what chose them is that of the first where it holds all of them."""
+    """A level with the blocks of both; it keeps the first one's rule if that level holds all blocks."""
     if one.blocks == other.blocks:
         return one
     numbers = max(end for level in (one, other) for _, end in (*level.blocks, (0, 0)))

@@ -1,6 +1,6 @@
-"""The story on one page: prepare a job, choose how to compute it, evaluate its tasks, store them.
+"""The whole story on one page: prepare a job, choose how to compute it, evaluate its tasks, store them.
 
-This is the serial reference of every faster path: a Ray driver does the same with the same functions, on many workers.
+This is the serial reference of every faster path: a Ray driver calls the same functions for many workers.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ from landscape.store.results import Run
 from landscape.store.runs import write_error
 
 ALONE: AbstractContextManager[Workers] = nullcontext(in_this_process)
-# A landscape of the job that is on disk, open for writing; None for one that is new.
+# Opens a landscape of the job for writing; returns None for a new one.
 OpenOne: TypeAlias = Callable[[PreparedJob, PreparedLandscape], OpenLandscape | None]
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What `run` is told beside the job.
+    """The options of `run`.
 
     Attributes:
-        observer: is told the `Progress` after every task.
-        stop: is asked between points; when true, the task in hand is dropped and `Interrupted` raised.
+        observer: is called with the `Progress` after every task.
+        stop: is called between points; if it returns true, the current task is dropped and `Interrupted` raised.
         limits: how long the search for the fastest engine may take.
-        accept_origin: go on, with a warning, where the user's own model has another loss at the origin or beside it.
+        accept_origin: continue, with a warning, if the user's own model has another loss at the origin or beside it.
     """
 
     observer: Observer = lambda progress: None
@@ -74,7 +74,7 @@ def run(
     *,
     accept_origin: bool = False,
 ) -> Run:
-    """Compute a job as `refine.run` does, but without the levels of refinement that it asks for."""
+    """Compute a job like `refine.run`, but without its levels of refinement."""
     options = RunOptions(observer or RunOptions.observer, stop, limits, accept_origin)
     return run_locked(job, lambda prepared: run_prepared(prepared, options), local_executors(stop))
 
@@ -88,10 +88,9 @@ def run_locked(
     """Prepare the job, and compute it while its run is locked against other drivers.
 
     Args:
-        executors: evaluate what is found out before the run is locked: eigenvectors that are axes, whose steps are
-            kept beside the store, and ranges that are left to the loss.
-        workers: where directions that are costly to make may run. They are given back before anything is computed:
-            what then runs in this process must not share it with a Ray session.
+        executors: compute eigenvectors for axes and ranges that are left to the loss, before the run is locked.
+        workers: compute costly directions. They are released before anything is computed: later work in this process
+            must not share it with a Ray session.
     """
     stage(PREPARING)
     with workers as mapping:
@@ -108,12 +107,12 @@ def run_locked(
 
 
 def run_prepared(prepared: PreparedJob, options: RunOptions, open_one: OpenOne = open_landscape) -> None:
-    """Compute a job that is prepared, landscape by landscape, while its run's lock is held.
+    """Compute a prepared job, landscape by landscape; the caller holds the run's lock.
 
-    All landscapes are on disk before the first point is computed, so that whoever looks at the run sees all of them.
+    All landscapes are created before the first point is computed, so every reader of the run sees all of them.
 
     Args:
-        open_one: another way to open its landscapes, where they have been opened already.
+        open_one: opens a landscape; a caller that has opened them already passes its own function.
     """
 
     def on_point() -> None:  # the evaluator calls it before each point
@@ -130,7 +129,7 @@ def run_prepared(prepared: PreparedJob, options: RunOptions, open_one: OpenOne =
 def _open_or_create(
     prepared: PreparedJob, on_point: Callable[[], None], limits: Limits | None, open_one: OpenOne
 ) -> list[tuple[PreparedLandscape, OpenLandscape]]:
-    """The landscapes of a job as they are planned, each open for writing; those that are new are tuned and created."""
+    """The planned landscapes of a job, each open for writing; new ones are tuned and created."""
     landscapes = []
     scope, job_plan = tuning_scope(prepared)
     for landscape in prepared.landscapes:
@@ -138,7 +137,7 @@ def _open_or_create(
         if opened is None:
             in_batches = landscape if job_plan is None else landscape.in_batches(job_plan.batch_size)
             planned, seconds = tune_landscape(prepared, in_batches, scope, on_point, limits)
-            # One job has one engine: what was chosen for this landscape holds for the rest.
+            # One job has one engine: the choice for this landscape holds for the rest.
             job_plan, scope = planned.plan, bound_to(scope, planned.plan)
             kept, seconds = kept_samples(prepared, planned), seconds * planned.evaluations_per_point
             tile_shape = tile_shape_for(prepared.job, planned.grid, seconds, 1, kept)
@@ -154,14 +153,14 @@ def compute_landscape(
     options: RunOptions,
     on_point: Callable[[], None],
 ) -> None:
-    """Compute what is left to do of one landscape, task after task, and record how far it is.
+    """Compute the missing tasks of one landscape, and record its progress.
 
     Args:
-        on_point: is called before each point; what it raises ends the computation.
+        on_point: is called before each point; an exception that it raises ends the computation.
     """
     tally = start_tally(opened.store, landscape, opened.tasks)
     if not opened.tasks:
-        tally.close()  # a process that was killed after the last task has not recorded that it was the last
+        tally.close()  # a process that was killed after the last task could not record the end
     else:
         evaluator = make_evaluator(prepared, landscape, on_point)
         with recorded_end(tally):
@@ -179,7 +178,7 @@ def compute_landscape(
 def compute_task(
     landscape: PreparedLandscape, opened: OpenLandscape, task: Task, evaluator: Evaluator, tally: Tally, folder: Path
 ) -> None:
-    """Evaluate one task, user code running in its folder; commit its outcome, or give it up where user code fails."""
+    """Evaluate one task with `folder` as working directory; commit its outcome, or give it up if user code fails."""
     work = make_work(landscape, opened.store, task)
     with in_folder(folder):
         outcome = try_computing(evaluator, lambda: evaluate(evaluator, work))
@@ -195,9 +194,9 @@ def compute_task(
 
 @contextlib.contextmanager
 def recorded_end(tally: Tally) -> Iterator[None]:
-    """Record at the end of the block that the landscape is complete or partial, or that it was interrupted.
+    """Record at the end of the block that the landscape is complete, partial or interrupted.
 
-    Nothing is recorded where the store cannot be reached, or where this process must not write to the landscape.
+    Nothing is recorded if the store is unreachable, or if this process must not write to the landscape.
     """
     try:
         yield

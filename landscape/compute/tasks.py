@@ -1,4 +1,4 @@
-"""A landscape as tasks: what each costs, the work that it stands for, its outcome, and that outcome in the store."""
+"""The tasks of a landscape: their cost, their work, their outcomes, and storing these."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ log = logging.getLogger("landscape")
 
 
 # ----------------------------------------------------------------------------------------------------
-# One unit of work of a landscape: what it is called, and the arrays that a process evaluates for it.
+# A task, and the arrays that a process evaluates for it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +47,17 @@ class Task:
 
     @property
     def label(self) -> str:
-        """What records and messages call the task: `tile (0, 1)` or `path 0-7`, ends included."""
+        """The task's name in records and messages: `tile (0, 1)` or `path 0-7`, ends included."""
         return f"path {self.path[0]}-{self.path[1] - 1}" if self.path else f"tile {self.tile}"
 
 
 @dataclass(frozen=True)
 class Work:
-    """A task as plain arrays, all that is needed to evaluate it: points on the plane, and whole weights.
+    """A task as plain arrays, all that is needed to evaluate it: points on the plane, and whole sets of weights.
 
-    `convexity` asks for the ends of the Hessian's spectrum at the points, too, and `layers` for which layer breaks.
-    `before` and `states_before` are what is known of the two over the first blocks of samples. `keep` asks for the
-    losses of the single samples at the points. `own_model` asks first for what the user's own model gives.
+    `convexity` also asks for both ends of the Hessian's spectrum at the points, and `layers` for the layer that breaks.
+    `before` and `states_before` are the known moments of points and states over the first blocks of samples. `keep`
+    asks for the losses of single samples at the points. `own_model` first asks for the losses of the user's own model.
     """
 
     points: Floats
@@ -71,12 +71,12 @@ class Work:
 
 
 def work_at(landscape: PreparedLandscape, points: Floats) -> Work:
-    """What a process evaluates for points [points, axes] of the plane, those of the grid as any others."""
+    """The work for any points [points, axes] of the plane."""
     return Work(points, convexity=landscape.record.convexity, layers=landscape.record.layers)
 
 
 def make_work(landscape: PreparedLandscape, store: LandscapeStore, task: Task) -> Work:
-    """What a process evaluates for a task: coordinates on the plane and, for the path, the weights of its snapshots."""
+    """The work of a task: coordinates on the plane and, for the path, the weights of its snapshots."""
     extension = landscape.extension
     adds_samples = extension is not None and extension.blocks is not None
     if task.tile is not None:
@@ -99,7 +99,7 @@ def make_work(landscape: PreparedLandscape, store: LandscapeStore, task: Task) -
 
 
 class TaskList(Sequence[Task]):
-    """What is left to do of a landscape: stretches of the path, then tiles, eight bytes each until one is taken."""
+    """The missing tasks of a landscape: stretches of the path, then tiles, each held as eight bytes until accessed."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class TaskList(Sequence[Task]):
     ) -> None:
         """
         Args:
-            tiles: their numbers in C order, in the order of their turn, of `counts` tiles per dimension.
+            tiles: C-order numbers of the tiles, in the order of computation, for `counts` tiles per dimension.
             points: how many evaluations they cost in all.
         """
         self._landscape, self._path, self._counts, self.points = landscape, path, counts, points
@@ -141,14 +141,14 @@ class TaskList(Sequence[Task]):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What comes back for a task: observables at its points, and at its whole weights where it has any."""
+    """The result of a task: observables at its points, and at its whole sets of weights if it has any."""
 
     points: Values
     states: Values | None = None
 
     @property
     def seconds(self) -> float:
-        """Seconds that the evaluations took."""
+        """The seconds of the evaluations."""
         return self.points.seconds + (self.states.seconds if self.states else 0.0)
 
     @property
@@ -157,7 +157,7 @@ class Outcome:
         return all(bool(np.isfinite(values.mean["loss"]).all()) for values in self._both() if "loss" in values.mean)
 
     def fingerprint(self) -> str:
-        """The same for the same values, to the bit."""
+        """A digest of the bits of all values."""
         found = hashlib.sha256()
         for part in self._both():
             for name, values in sorted(part.arrays().items()):
@@ -170,20 +170,20 @@ class Outcome:
 
 @dataclass(frozen=True)
 class OpenLandscape:
-    """A landscape on disk that is open for writing, and what is left to do of it."""
+    """A landscape that is open for writing, and its missing tasks."""
 
     store: LandscapeStore
     tasks: TaskList
 
 
 def open_landscape(prepared: PreparedJob, landscape: PreparedLandscape) -> OpenLandscape | None:
-    """A landscape of the job that is on disk, every chunk of it checked; None where it is new."""
+    """Open a landscape of the job that is on disk, and check every chunk; None if it is new."""
     store = reopen_store(prepared, landscape)
     return None if store is None else _opened(store, landscape)
 
 
 def create_landscape(prepared: PreparedJob, landscape: PreparedLandscape, tile_shape: Index) -> OpenLandscape:
-    """A new landscape on disk, in tiles of so many points per dimension of the grid."""
+    """Create a landscape on disk, with tiles of so many points per dimension of the grid."""
     store = create_store(prepared, landscape, tile_shape)
     return _opened(store, landscape)
 
@@ -196,7 +196,7 @@ def _opened(store: LandscapeStore, landscape: PreparedLandscape) -> OpenLandscap
 
 
 def missing_tasks(store: LandscapeStore, landscape: str) -> TaskList:
-    """What is left to do, every chunk being checked: the path first, then tiles coarse to fine."""
+    """Check every chunk, and list the missing tasks: the path first, then tiles from coarse to fine."""
     found = store.examine()
     level = f"levels/{store.level}/" if store.level else ""
     for array, index in found.damaged:
@@ -209,12 +209,12 @@ def missing_tasks(store: LandscapeStore, landscape: str) -> TaskList:
 
 
 def task_points(store: LandscapeStore, task: Task) -> int:
-    """How many evaluations a task costs."""
+    """The number of evaluations of a task."""
     return store.arrays.points_of(store.tile(task.tile)) if task.tile is not None else 2 * (task.path[1] - task.path[0])  # type: ignore[index]
 
 
 def evaluate(evaluator: Evaluator, work: Work) -> Outcome:
-    """One task: the only place where a landscape's numbers come from, in this process and in every worker."""
+    """Evaluate one task: the only source of a landscape's numbers, in this process and in every worker."""
     states = evaluator.evaluate_states(work.states, work.states_before) if work.states else None
     points = evaluator.evaluate(work.points, rise=True, before=work.before, keep=work.keep)
     if work.convexity is not None:
@@ -232,10 +232,10 @@ def commit(store: LandscapeStore, task: Task, outcome: Outcome, extension: Exten
 def commit_all(
     store: LandscapeStore, outcomes: Sequence[tuple[Task, Outcome]], extension: Extension | None = None
 ) -> None:
-    """Write the outcomes of several tasks to the store, each whole; the tiles among them share their syncs.
+    """Write the outcomes of several tasks to the store, each whole; tiles share their syncs.
 
     Args:
-        extension: what gives the values of points that were not evaluated.
+        extension: gives the values of points that were not evaluated.
     """
     for task, outcome in outcomes:
         _refuse_other_names(store, task, outcome)
@@ -272,7 +272,7 @@ def _path_values(outcome: Outcome) -> dict[str, Floats]:
 
 
 def well_formed(store: LandscapeStore, task: Task, outcome: Outcome, extension: Extension | None = None) -> bool:
-    """Whether an outcome has one value per point of its task that is evaluated."""
+    """Whether an outcome has one value per evaluated point of its task."""
     path = task.path[1] - task.path[0] if task.path else 0
     expected = store.tile(task.tile).points if task.tile is not None else path
     if extension is not None and task.tile is not None:
@@ -282,7 +282,7 @@ def well_formed(store: LandscapeStore, task: Task, outcome: Outcome, extension: 
 
 
 def _shapes(values: Values) -> set[tuple[int, ...]]:
-    """The shapes of the arrays over the points, without the moments and the samples of a point."""
+    """The shapes of the arrays over points, without moments and sample losses."""
     beside = (MOMENTS, LOSS_SAMPLES)
     over_points = ((name, array) for name, array in values.arrays().items() if name not in OVER_SAMPLES)
     return {array.shape[:1] if name in beside else array.shape for name, array in over_points}
@@ -298,17 +298,17 @@ def quarantine(store: LandscapeStore, task: Task) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The landscapes on disk that prepared ones are written to: gone on with, or made anew.
+# The store of a prepared landscape: reopened, or created.
 
 
 def reopen_store(prepared: PreparedJob, landscape: PreparedLandscape) -> LandscapeStore | None:
-    """The landscape on disk, open for writing, its coordinates and directions mended where damaged.
+    """Open the landscape on disk for writing, and repair damaged coordinates and directions.
 
     Returns:
-        None where there is none yet.
+        None if there is none yet.
 
     Raises:
-        LandscapeError: what is on disk is not this landscape any more, or cannot be gone on with.
+        LandscapeError: the stored landscape is no longer this one, or cannot be continued.
     """
     level = landscape.level
     store = LandscapeStore.find(prepared.run, landscape.name, write=True, level=level.number if level else 0)
@@ -339,7 +339,7 @@ def reopen_store(prepared: PreparedJob, landscape: PreparedLandscape) -> Landsca
 
 
 def create_store(prepared: PreparedJob, landscape: PreparedLandscape, tile_shape: Index) -> LandscapeStore:
-    """A new landscape on disk, with all of its record and none of its values.
+    """Create a landscape on disk with its complete record and no values.
 
     Args:
         tile_shape: of a tile, in points per array dimension.
@@ -365,14 +365,14 @@ def create_store(prepared: PreparedJob, landscape: PreparedLandscape, tile_shape
 
 AT_ONCE = 64  # tiles that share their syncs
 
-VALUES_AT_ONCE = 1 << 26  # losses of single samples that they may have, as they are in memory together
+VALUES_AT_ONCE = 1 << 26  # losses of single samples in these tiles, as they are in memory together
 
 
 def take_over(extension: Extension, store: LandscapeStore, tasks: Iterable[Task]) -> bool:
-    """Write what needs no evaluation: tiles all of whose points are known, and a path that stays as it is.
+    """Write what needs no evaluation: tiles whose points are all known, and a path that stays the same.
 
     Returns:
-        Whether there was any.
+        Whether anything was written.
     """
     tiles: list[Tile] = []
     written, at_once = False, _at_once(store)
@@ -392,7 +392,7 @@ def take_over(extension: Extension, store: LandscapeStore, tasks: Iterable[Task]
 
 
 def _at_once(store: LandscapeStore) -> int:
-    """How many tiles share their syncs."""
+    """The number of tiles that share their syncs."""
     values_per_tile = max(1, math.prod(store.tile_shape) * store.arrays.kept_samples)
     return max(1, min(AT_ONCE, VALUES_AT_ONCE // values_per_tile))
 
@@ -404,10 +404,10 @@ def _write(extension: Extension, store: LandscapeStore, tiles: Iterable[Tile]) -
 def complete_tile(
     extension: Extension, name: str, tile: Tile, evaluated: dict[str, NDArray[Any]]
 ) -> dict[str, NDArray[Any]]:
-    """The arrays of a tile, of which only the points that are not known were evaluated.
+    """The whole arrays of a tile, from its known points and its evaluated ones.
 
     Raises:
-        NotReproduced: what was evaluated again is not what is known.
+        NotReproduced: values that were evaluated again differ from the known ones.
     """
     if extension.more_observables:
         if extension.blocks is None:
@@ -432,7 +432,7 @@ def complete_tile(
 
 
 def _refuse_other(extension: Extension, name: str, tile: Tile, evaluated: Mapping[str, Floats]) -> None:
-    """Refuse values of known observables that were evaluated again and are other ones."""
+    """Refuse recomputed values of known observables that differ from the known ones."""
     for observable in extension.store.observables:
         before, now = extension.values_of(observable, tile), evaluated[observable]
         differ = ~((before == now) | (np.isnan(before) & np.isnan(now)))
