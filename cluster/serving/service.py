@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from cluster.serving.requests import (
 from cluster.serving.resolver import SOURCES, ResolvedValues, Resolver
 from cluster.serving.sources import Catalog
 from landscape.core.errors import NotFoundError
+from landscape.core.text import finite_or_none
 
 # ----------------------------------------------------------------------------------------------------
 # Answers as JSON.
@@ -77,7 +77,7 @@ def _values(served: ServedLandscape, found: ResolvedValues, rise: bool, shape: t
 def gradient_document(served: ServedLandscape, asked: list[float], found: Gradient) -> dict[str, Any]:
     """The answer for a gradient."""
     return {
-        **_head(served), "point": asked, "loss": json_number(found.loss),
+        **_head(served), "point": asked, "loss": finite_or_none(found.loss),
         "gradient": json_numbers(found.gradient), "stderr": json_numbers(found.stderr),
     }  # fmt: skip
 
@@ -98,13 +98,8 @@ def json_numbers(values: Any) -> Any:
     return _with_nulls(array.tolist())
 
 
-def json_number(value: float) -> float | None:
-    """A number as JSON has it: null where it is not finite."""
-    return value if math.isfinite(value) else None
-
-
 def _with_nulls(values: Any) -> Any:
-    return [_with_nulls(item) for item in values] if isinstance(values, list) else json_number(values)
+    return [_with_nulls(item) for item in values] if isinstance(values, list) else finite_or_none(values)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from landscape.compute.reused_values import Extension
 from landscape.core.devices import is_out_of_memory, processor_name
 from landscape.core.errors import Interrupted, JobError
 from landscape.core.grid import Grid
+from landscape.core.text import finite_or_none
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.reduction import Before, Values
 from landscape.evaluation.reference_loss import OwnLosses, Pair, own_losses
@@ -65,8 +66,7 @@ class ReferencePoint:
 
     def origin_value(self, name: str) -> float | None:
         """A value at the origin; None if it is not known or not finite."""
-        value = self.origin.get(name, math.nan)
-        return value if math.isfinite(value) else None
+        return finite_or_none(self.origin.get(name))
 
     def differs_from(self, other: ReferencePoint) -> str:
         """A phrase about the first differing value; empty if all agree.

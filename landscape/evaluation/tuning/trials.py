@@ -27,7 +27,7 @@ from landscape.core.errors import Interrupted, JobError, one_line
 from landscape.core.grid import Floats, Grid
 from landscape.core.plan import Plan, in_float32
 from landscape.core.system import end_with_parent
-from landscape.core.text import digest
+from landscape.core.text import digest, finite_or_none
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.feed import SamplesChanged
 from landscape.evaluation.reduction import Values
@@ -495,12 +495,9 @@ def precision_error(evaluator: Evaluator, points: Floats) -> dict[str, float | i
     error = np.abs(evaluator.evaluate(points).mean["loss"] - exact)
     relative = error / np.maximum(np.abs(exact), np.finfo(np.float64).tiny)
     return {
-        "max_abs_error": _finite(error.max()), "max_rel_error": _finite(relative.max()), "points": len(points),
+        "max_abs_error": finite_or_none(error.max()), "max_rel_error": finite_or_none(relative.max()),
+        "points": len(points),
     }  # fmt: skip
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 # ----------------------------------------------------------------------------------------------------
