@@ -382,7 +382,6 @@ def _has_hooks(module: nn.Module) -> bool:
 
 Function = Callable[[nn.Module, Any], Any]
 FILTERING = "_filter_traceback_frames"  # of newer versions of torch
-LEAST = 3  # samples of an example: torch treats sizes of 0 and 1 as constants
 
 
 def export_function(

@@ -6,7 +6,6 @@ landscape's *identity*; a landscape on disk with another identity is refused.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -72,9 +71,6 @@ from landscape.surface.derived import check_derived
 from landscape.surface.record import Record
 from landscape.surface.record_entries import RATIO
 from landscape.surface.record_parts import RandomData, TermRecord
-
-log = logging.getLogger("landscape")
-
 
 # ----------------------------------------------------------------------------------------------------
 # What all landscapes of a job are prepared from.

@@ -204,27 +204,14 @@ def write_report(
     """
     runs = read_runs([run] if isinstance(run, Mapping) else run)
     name = title or ", ".join(run.label for run in runs)
-    page = _render(runs, name)
+    page = render_report(runs, name)
     with whole_file(path) as temporary:
         temporary.write_text(page, encoding="utf-8")
     return Path(path)
 
 
-def render_report(
-    surfaces: Sequence[Surface],
-    *,
-    broken: Mapping[str, str] | None = None,
-    info: Mapping[str, Any] | None = None,
-    history: Sequence[Mapping[str, Any]] = (),
-    title: str = "landscapes",
-) -> str:
-    """The page of one run as text; `broken` are landscapes that could not be read, by name, with the reason."""
-    return _render(
-        [ReportRun(title, tuple(surface.merged() for surface in surfaces), broken or {}, info or {}, history)], title
-    )
-
-
-def _render(runs: Sequence[ReportRun], title: str) -> str:
+def render_report(runs: Sequence[ReportRun], title: str) -> str:
+    """The page of the runs as text."""
     bundle = Bundle()
     several = len(runs) > 1
     found = groups(runs) if several else []

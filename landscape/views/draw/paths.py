@@ -16,18 +16,18 @@ from landscape.views.draw.style import KEY, PAPER, PATH_HALO, PathLook, Shades, 
 from landscape.views.figure_spec import FigureSpec
 from landscape.views.prepare import words
 from landscape.views.prepare.figure import FigureData
-from landscape.views.prepare.paths import LAST, START, DrawnPath, place_labels_of_all
+from landscape.views.prepare.paths import LAST, START, DrawnPath, place_labels
 
 STAR = 19  # pixels of the star at the last snapshot
 SPARSE, DENSE, FEW = 10, 7, 25  # pixels of the other snapshots: of up to `FEW`, and of more
-POINTS_OF_THREAD = 3  # both ends, and one that is not drawn, which parts it from the next
-SPACE_DISTANCE = 0.1  # labels in space keep further apart: from most sides they come closer
+POINTS_OF_THREAD = 3  # both ends, and an undrawn one that separates it from the next thread
+SPACE_DISTANCE = 0.1  # between labels in space: larger, as they look closer from most sides
 LIFT = 0.02  # of the height: enough for the path not to sink into the surface
-MARK_LIFT = 1.5  # of that of the line: snapshots are larger than it, and on the surface would be half hidden
+MARK_LIFT = 1.5  # times the lift of the line: snapshots are larger, and on the surface would be half hidden
 
 
 def snapshots_note(data: FigureData, looks: str = "colour") -> list[str]:
-    """What the fill of the snapshots stands for: their own values, or nothing where these are not known."""
+    """The note on the fill of the snapshots: their own values, or white if these are not known."""
     if not data.paths:
         return []
     title = words.observable_title(data.observable)
@@ -44,12 +44,12 @@ def legend_names(paths: Sequence[DrawnPath]) -> list[str]:
 
 
 def role(path: DrawnPath, word: str) -> dict[str, Any]:
-    """The meta of a trace: what it is and, of several paths, of which; a page leaves their colours as they are."""
+    """The meta of a trace: its role and, with several paths, its path; a page does not change such colours."""
     return {"role": word, **({"path": path.number} if path.run else {})}
 
 
 def own_colours(path: DrawnPath, shades: Shades) -> list[str]:
-    """The colour that the drawing has for the own loss of each snapshot; white where that is not known."""
+    """The drawing's colour for the own loss of each snapshot; white if that is not known."""
     known = np.isfinite(path.own)
     colours = iter(shades(path.own[known]) if known.any() else ())
     return [next(colours) if is_known else PATH_HALO for is_known in known]
@@ -61,8 +61,8 @@ def flat_paths(
     """The paths on a plane (the first two axes).
 
     Args:
-        shades: the colours of the plane, per theme, which fill the snapshots. Without them, which is over a curve, all
-            is in the colour of the path, and thin dotted lines connect the points.
+        shades: the colours of the plane, per theme, to fill the snapshots. Without them, over a curve, everything has
+            the colour of the path, and thin dotted lines connect the points.
     """
     fills = [_fills(path, spec, shades) for path in paths]
     traces = [
@@ -81,7 +81,7 @@ def _fills(path: DrawnPath, spec: FigureSpec, shades: Mapping[str, Shades] | Non
 
 
 def _filled(marker: dict[str, Any], fills: Fills | None, which: slice, spec: FigureSpec, meta: dict[str, Any]) -> Any:
-    """The options of a trace with these markers, filled for the theme, and for the other one where that differs."""
+    """The options of a trace with these markers, filled for the theme, and for the other theme if that differs."""
     if fills is None:
         return {"marker": marker, "meta": meta}
     options = {theme: {"marker": {"color": colours[which]}} for theme, colours in fills.items()}
@@ -117,7 +117,7 @@ def _flat_line(path: DrawnPath, spec: FigureSpec, fills: Fills | None, joined: b
 
 
 def _start_size(path: DrawnPath) -> int:
-    """Of several, the inner ones can be seen where they start at the same place."""
+    """The size of a start: sizes differ, so that starts at the same place all stay visible."""
     return 15 - 2 * min(path.number, 3)
 
 
@@ -137,7 +137,7 @@ def _end(path: DrawnPath, spec: FigureSpec, fills: Fills | None) -> go.Scatter:
 def _flat_mark(
     path: DrawnPath, which: slice, name: str, marker: dict[str, Any], spec: FigureSpec, fills: Fills | None
 ) -> go.Scatter:
-    """One snapshot, marked; with a legend entry of its own where there is one path alone."""
+    """The mark of one snapshot; with its own legend entry if there is only one path."""
     return go.Scatter(
         x=path.places[0][which],
         y=path.places[1][which],
@@ -164,7 +164,7 @@ def _space_keys(spec: FigureSpec) -> list[go.Scatter3d]:
 
 
 def _keys(spec: FigureSpec, *symbols: tuple[str, int]) -> list[tuple[str, dict[str, Any]]]:
-    """The names of both entries, and their marks in a grey that no path has."""
+    """The names of both entries, and their marks, in a grey that no path uses."""
     entries = []
     for (symbol, size), name in zip(symbols, (START, LAST), strict=True):
         rings = {"line": {"color": KEY, "width": 2}} if name == START else {}
@@ -184,7 +184,7 @@ def _keys(spec: FigureSpec, *symbols: tuple[str, int]) -> list[tuple[str, dict[s
 
 
 def flat_labels(paths: Sequence[DrawnPath]) -> list[dict[str, Any]]:
-    """The numbers beside the snapshots as annotations, on a light ground so that they read on any colour."""
+    """The numbers beside the snapshots as annotations, on a light ground to be readable on any colour."""
     return [
         {
             "x": float(path.places[0][label.index]),
@@ -207,8 +207,7 @@ def flat_labels(paths: Sequence[DrawnPath]) -> list[dict[str, Any]]:
 class PathInSpace:
     """The path with the heights of its n snapshots, and the points [m, 3] of the line that joins their projections.
 
-    `foot` are the heights of the surface below or above the snapshots, to which threads lead; None where the path is
-    drawn among three axes.
+    `foot` are the heights of the surface below or above the snapshots, where threads end; None for three axes.
     """
 
     path: DrawnPath
@@ -218,7 +217,7 @@ class PathInSpace:
 
 
 def raised_note(overlays: Sequence[PathInSpace]) -> list[str]:
-    """That snapshots which lie on the surface, or as good as on it, are drawn above it, where some do."""
+    """The note that snapshots on the surface are drawn above it, if there are any."""
     raised = sum(
         int((np.isfinite(overlay.path.own) & (overlay.height == overlay.foot)).sum())
         for overlay in overlays
@@ -231,7 +230,7 @@ def raised_note(overlays: Sequence[PathInSpace]) -> list[str]:
 
 
 def threads(overlay: PathInSpace, colour: str, width: float, **more: Any) -> list[go.Scatter3d]:
-    """Straight lines from the snapshots down, or up, to the surface; none where the path is drawn among three axes."""
+    """Straight lines from the snapshots down, or up, to the surface; none for three axes."""
     if overlay.foot is None:
         return []
     x, y = (np.repeat(place, POINTS_OF_THREAD) for place in overlay.path.places[:2])
@@ -243,7 +242,7 @@ def threads(overlay: PathInSpace, colour: str, width: float, **more: Any) -> lis
 def space_path(overlay: PathInSpace, spec: FigureSpec, shades: Shades) -> list[go.Scatter3d]:
     """The path in space: its snapshots, filled with the colour of their own loss, their threads, and the line.
 
-    Empty where the height of no snapshot is known.
+    Empty if no snapshot's height is known.
     """
     path, height, line = overlay.path, overlay.height, overlay.line
     if not np.isfinite(height).any():
@@ -263,7 +262,7 @@ def space_path(overlay: PathInSpace, spec: FigureSpec, shades: Shades) -> list[g
     fills = own_colours(path, shades)
     spots = {"x": path.places[0], "y": path.places[1], "z": height, "mode": "markers", "meta": role(path, "path")}
     dense = len(height) > FEW
-    # A mark's own edge is a hair's breadth wide in space: a larger mark below it is the edge.
+    # The edge of a mark is too thin in space: a larger mark below it serves as the edge.
     edges = {"size": 5.5 if dense else 8, "symbol": look.space_symbol, "color": look.colour, "line": {"width": 0}}
     marks = {
         "size": 4 if dense else 5,
@@ -282,12 +281,12 @@ def space_path(overlay: PathInSpace, spec: FigureSpec, shades: Shades) -> list[g
 
 
 def space_keys(paths: Sequence[DrawnPath], spec: FigureSpec) -> list[go.Scatter3d]:
-    """The legend entries that starts and ends share where several runs are told apart; else none."""
+    """The legend entries that the starts and ends of several runs share; none for one run."""
     return _space_keys(spec) if are_told_apart(paths) else []
 
 
 def _space_ends(path: DrawnPath, look: PathLook, height: Floats, fills: Sequence[str]) -> list[go.Scatter3d]:
-    """The first and the last snapshot in space, as far as their heights are known."""
+    """The first and the last snapshot in space, if their heights are known."""
     traces = []
     for index, symbol, size, name in ((0, "circle", 7, path.start_name), (-1, "diamond", 6, path.end_name)):
         if np.isfinite(height[index]):
@@ -308,7 +307,7 @@ def _space_ends(path: DrawnPath, look: PathLook, height: Floats, fills: Sequence
 
 
 def space_labels(paths: Sequence[DrawnPath], heights: Sequence[np.ndarray]) -> list[dict[str, Any]]:
-    """The numbers above the snapshots in space; they stay readable where the surface hides the point."""
+    """The numbers above the snapshots in space; they stay readable if the surface hides the point."""
     places = [np.stack(path.places[:2], axis=1) for path in paths]
     span = np.ptp(np.concatenate(places), axis=0).max() if places else 0.0
     flat = [place / (span or 1.0) / 2 for place in places]  # paths take about half of the picture
@@ -325,22 +324,22 @@ def space_labels(paths: Sequence[DrawnPath], heights: Sequence[np.ndarray]) -> l
             "bgcolor": "rgba(255,255,255,0.78)",
             "borderpad": 1,
         }
-        for path, height, labels in zip(paths, heights, place_labels_of_all(flat, texts, SPACE_DISTANCE), strict=True)
+        for path, height, labels in zip(paths, heights, place_labels(flat, texts, SPACE_DISTANCE), strict=True)
         for label in labels
         if np.isfinite(height[label.index])
     ]
 
 
 # ----------------------------------------------------------------------------------------------------
-# Trajectories growing from their starts to their last snapshots: frames, and the buttons that play them.
+# Animated trajectories: frames from the start to the last snapshot, and the buttons that play them.
 
 FRAMES_AT_MOST = 60
 
 
 def animate(figure: go.Figure, paths: Sequence[DrawnPath]) -> None:
-    """Add frames that let the paths grow, and the buttons that play them; `figure` is changed.
+    """Add frames in which the paths grow, and the buttons that play them, to `figure`.
 
-    Several paths grow by one snapshot at a time each, and those with fewer of them stop at their ends.
+    In each frame every path grows by one snapshot; shorter paths stop at their ends.
     """
     longest = max(paths, key=lambda path: len(path.numbers), default=None)
     if longest is None or len(longest.numbers) < 2:
@@ -359,9 +358,9 @@ def animate(figure: go.Figure, paths: Sequence[DrawnPath]) -> None:
 
 
 def _until(trace: Any, stop: int, counts: Mapping[int, int], keys: list[str]) -> dict[str, Any]:
-    """The trace up to its `stop`-th snapshot; a path on a surface has several points from one to the next.
+    """The trace up to its `stop`-th snapshot.
 
-    A thread has `each` points of its own per snapshot.
+    A path on a surface has several points between two snapshots, a thread `each` points per snapshot.
     """
     count = counts[trace.meta.get("path", 0)]
     if each := trace.meta.get("each"):
@@ -371,7 +370,7 @@ def _until(trace: Any, stop: int, counts: Mapping[int, int], keys: list[str]) ->
 
 
 def _buttons(stops: Sequence[int]) -> dict[str, Any]:
-    """Play and pause; without drawing a frame anew plotly shows none in space, and takes contour lines away."""
+    """Play and pause; frames are redrawn, as plotly otherwise shows none in space, and removes contour lines."""
     pause = {"mode": "immediate", "frame": {"duration": 0, "redraw": False}}
     play = {"mode": "immediate", "fromcurrent": False, "transition": {"duration": 0}}
     play["frame"] = {"duration": max(60, min(500, 6000 // max(1, len(stops)))), "redraw": True}

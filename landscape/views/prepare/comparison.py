@@ -197,13 +197,6 @@ def _recorded_equal(one: Surface, other: Surface, field: str) -> bool:
     return values[0] is not None and values[0] == values[1]
 
 
-def finite_ends(arrays: Sequence[np.ndarray]) -> tuple[float, float] | None:
-    """The lowest and the highest finite value of all arrays; None where there is none."""
-    finite = [array[np.isfinite(array)] for array in arrays]
-    values = np.concatenate(finite) if finite else np.empty(0)
-    return (float(values.min()), float(values.max())) if values.size else None
-
-
 # ----------------------------------------------------------------------------------------------------
 # Several landscapes over one another, or beside one another on one scale: what each shows, and what they share.
 

@@ -99,28 +99,6 @@ class TrainingRecord:
     steps_per_epoch: Any = None
 
 
-def prepare_history(
-    rows: Sequence[Mapping[str, Any]],
-    surfaces: Sequence[Surface] = (),
-    steps_per_epoch: Any = None,
-    *,
-    unit: str | None = None,
-    log: bool = False,
-) -> HistoryData | None:
-    """The recorded quantities of one run; see `prepare_histories`.
-
-    Args:
-        rows: what the training recorded, one mapping per step or epoch (`history.jsonl`).
-        surfaces: landscapes whose paths are shaded.
-        steps_per_epoch: turns steps into epochs and back; where it is no number, each row's own epoch serves.
-
-    Raises:
-        JobError: there is no such unit.
-    """
-    record = TrainingRecord("", rows, paths_of(surfaces), steps_per_epoch)
-    return prepare_histories([record], unit=unit, log=log)
-
-
 def prepare_histories(
     records: Sequence[TrainingRecord], *, unit: str | None = None, log: bool = False
 ) -> HistoryData | None:

@@ -101,7 +101,7 @@ def prepare_paths(surface: Surface, observable: str, log: bool) -> tuple[DrawnPa
     longest = max(float(np.ptp(axis.coordinates)) or 1.0 for axis in surface.axes)
     flat = [_flat(places) / longest for places in places]
     follows, losses = follows_loss(surface, observable), [_of_losses(surface, observable, path) for path in paths]
-    labels = place_labels_of_all(flat, [[str(int(step)) for step in path.step] for path in paths])
+    labels = place_labels(flat, [[str(int(step)) for step in path.step] for path in paths])
     return tuple(
         DrawnPath(
             unit=path.unit,
@@ -340,23 +340,18 @@ def _hover(
     return "<br>".join(lines)
 
 
-def place_labels(points: Floats, texts: Sequence[str], distance: float = LABEL_DISTANCE) -> list[Label]:
-    """Labels beside some of the points [n, 2], in units of the plot's width, that do not overlap.
-
-    The last and the first point have theirs first; then the points half-way between labelled ones, and so on, as far
-    as there is room.
-
-    Args:
-        texts: one per point.
-        distance: between two labels at least.
-    """
-    return place_labels_of_all([points], [texts], distance)[0]
-
-
-def place_labels_of_all(
+def place_labels(
     paths: Sequence[Floats], texts: Sequence[Sequence[str]], distance: float = LABEL_DISTANCE
 ) -> list[list[Label]]:
-    """The same for the points of several paths, [n, 2] each, all of which keep clear of one another."""
+    """Labels beside some points of several paths, [n, 2] each in units of the plot's width, that do not overlap.
+
+    The last and the first point of a path get labels first; then points half-way between labelled ones, and so on, as
+    far as there is room.
+
+    Args:
+        texts: per path, one per point.
+        distance: between two labels at least.
+    """
     kept: list[list[Label]] = [[] for _ in paths]
     spots: list[Floats] = []
     orders = [_coarse_to_fine(len(points)) for points in paths]

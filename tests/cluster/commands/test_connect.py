@@ -14,6 +14,7 @@ from typing import cast
 import numpy as np
 import pytest
 import torch
+from one_run import render_report
 from safetensors.torch import load_file, save_file
 
 from cluster.commands.analysis import text_of_connection
@@ -27,7 +28,6 @@ from landscape.surface.record_entries import ConnectionRecord
 from landscape.surface.surface import Surface
 from landscape.views.prepare.quantisation import connection_rows
 from landscape.views.prepare.tables import landscape_rows
-from landscape.views.report import render_report
 
 Called = Callable[..., tuple[int, str, str]]
 

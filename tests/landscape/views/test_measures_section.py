@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from one_run import render_report
+
 from landscape.page.description import measure_columns
 from landscape.views.prepare.tables import lines_of, measure_curves, measure_numbers, table_csv
-from landscape.views.report import render_report
 from landscape.views.report_sections import ReportRun, measures_section
 
 ROWS = {

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from types import ModuleType
 
+from one_run import render_report
+
 from landscape.surface.record_entries import Check, Checks
 from landscape.views.prepare.tables import landscape_rows
-from landscape.views.report import render_report
 from landscape.views.report_sections import checks_section
 
 

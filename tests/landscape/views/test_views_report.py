@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from one_run import prepare_history, render_report
 
 from landscape.compute.tasks import Task
 from landscape.core.errors import LandscapeError
@@ -25,11 +26,11 @@ from landscape.evaluation.tuning.choices import Trial
 from landscape.surface.record import plain
 from landscape.surface.topology import topology_of
 from landscape.views.exporting import find_browser
-from landscape.views.prepare.history import PathInterval, name_rows, prepare_history
+from landscape.views.prepare.history import PathInterval, name_rows
 from landscape.views.prepare.tables import landscape_rows, observable_rows, provenance_rows
 from landscape.views.prepare.uncertainty import topology_rows
 from landscape.views.prepare.words import ENTEZARI, FRANKLE, GIT_RE_BASIN, caption, state_text
-from landscape.views.report import render_report, write_report
+from landscape.views.report import write_report
 
 NASTY = "</script><script>alert(1)</script>"
 

@@ -10,6 +10,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from one_run import prepare_history
 from synthetic_surfaces import traces
 
 from landscape.analysis.checks.evidence import NotJudged
@@ -23,7 +24,6 @@ from landscape.views.draw.style import PATH_COLOURS, path_look
 from landscape.views.exporting import export
 from landscape.views.notebook import small_svg
 from landscape.views.prepare.figure import prepare_figure
-from landscape.views.prepare.history import prepare_history
 from landscape.views.prepare.tables import landscape_rows
 
 SGD = PathRecord(label="sgd", run="runs/sgd", unit="epoch", own=True, shown=0.8, shown_of_walk=0.6)

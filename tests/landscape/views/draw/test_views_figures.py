@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from one_run import render_report
 from synthetic_surfaces import traces
 
 from landscape.core.errors import JobError
@@ -30,7 +31,6 @@ from landscape.views.figure_spec import (
     figure_name,
 )
 from landscape.views.prepare.figure import FigureData, prepare_figure
-from landscape.views.report import render_report
 
 PLANES = ("topographic", "contour", "surface")
 

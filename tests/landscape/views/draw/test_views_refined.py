@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from one_run import render_report
 from refined_surfaces import at, plain, refined
 from synthetic_surfaces import traces
 
@@ -21,7 +22,6 @@ from landscape.views.prepare.figure import prepare_figure, thinned
 from landscape.views.prepare.tables import landscape_rows, observable_rows
 from landscape.views.prepare.uncertainty import finer_edges
 from landscape.views.prepare.words import state_text
-from landscape.views.report import render_report
 from landscape.views.report_sections import Bundle
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from one_run import prepare_history
 
 from landscape.core.errors import JobError
 from landscape.views.draw.history import draw_history
@@ -16,7 +17,6 @@ from landscape.views.prepare.history import (
     PathInterval,
     TrainingRecord,
     prepare_histories,
-    prepare_history,
     spread_with_extremes,
 )
 from landscape.views.report import trainings_section

@@ -186,7 +186,7 @@ def test_an_uncomputed_path_has_gaps_and_no_invented_height(make: ModuleType) ->
 def test_labels_of_a_crowded_path_keep_apart() -> None:
     t = np.linspace(0, 1, 300)
     points = np.stack([t * np.cos(4 * t), t * np.sin(4 * t)], axis=1) / 2
-    labels = place_labels(points, [str(k) for k in range(300)])
+    (labels,) = place_labels([points], [[str(k) for k in range(300)]])
     assert labels[0].index == 0
     assert labels[-1].index == 299
     assert 5 < len(labels) < 60
