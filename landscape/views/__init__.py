@@ -1,6 +1,6 @@
 """Pictures of landscapes: prepared as comparable numbers, then drawn, exported, or gathered in a report.
 
-Names are imported when they are first used: what only prepares values need not load plotly.
+Names are imported when they are first used: code that only prepares values does not load plotly.
 """
 
 from __future__ import annotations

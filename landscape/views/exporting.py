@@ -1,4 +1,4 @@
-"""`export`: a surface as a file, as picture or as data. Every file appears whole or not at all."""
+"""`export`: a surface as a file, a picture or data. Every file appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def find_browser() -> str | None:
         return None
     try:
         path = Chromium.find_browser(skip_local=False)
-    except Exception:  # it looks at many paths, and whatever goes wrong there, no browser can be used
+    except Exception:  # the search looks at many paths; after any error no browser can be used
         return None
     return str(path) if path else None
 
 
 class Browser:
-    """A running browser, as `browser()` gives it."""
+    """A running browser, from `browser()`."""
 
     def __init__(self, kaleido: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._kaleido, self._loop = kaleido, loop
@@ -63,10 +63,10 @@ class Browser:
 
 @contextmanager
 def browser() -> Iterator[Browser]:
-    """A browser for any number of pictures, which ends with the block.
+    """A browser for any number of pictures, closed at the end of the block.
 
     Raises:
-        LandscapeError: kaleido or a browser is missing, or it does not start.
+        LandscapeError: kaleido or a browser is missing, or the browser does not start.
     """
     try:
         from kaleido import Kaleido
@@ -75,7 +75,7 @@ def browser() -> Iterator[Browser]:
     path = find_browser()
     if path is None:
         raise LandscapeError(NO_BROWSER)
-    # A loop of its own, in a thread of its own: the caller may itself run inside one, as in a notebook.
+    # A separate event loop in its own thread: the caller may run inside a loop, such as in a notebook.
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -137,7 +137,7 @@ Writer = Callable[[Path], None]
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What is asked of an export: the figure, pixels of a PNG per pixel of it, and the browser that draws pictures.
+    """The options of an export: the figure, pixels of a PNG per pixel of the figure, and the browser for pictures.
 
     Without a browser, one is started for each picture.
     """
@@ -147,9 +147,9 @@ class ExportRequest:
     browser: Browser | None = None
 
     def pixels_for(self, format: str) -> float:
-        """Pixels of a picture per pixel of the figure: of a PNG for print 300 to the inch, of which a figure has 96."""
+        """Pixels of a picture per pixel of the figure: a PNG for print has 300 per inch, a figure 96."""
         if self.scale is not None or format != "png":
-            return self.scale or 1.0  # of SVG and PDF it would change the size on paper
+            return self.scale or 1.0  # a scale of SVG and PDF would change the size on paper
         return 300 / 96 if self.figure.width or self.figure.preset else 2.0
 
 
@@ -177,9 +177,9 @@ def surface_stem(surface: Surface, spec: FigureSpec) -> str:
 class Format:
     """One format.
 
-    `render` draws or checks, and returns a function that writes the file. The two are apart because an error in drawing
-    must not be reported as an error of the disk. `stem` is the usual name of its file, without the ending. `write_path`
-    writes the trajectory to a file of its own, where the format has no room for it. `pictures` are drawn by a browser.
+    `render` draws or checks, and returns a function that writes the file: an error in drawing must not be reported as
+    an error of the disk. `stem` gives the usual name of the file, without the ending. `write_path` writes the
+    trajectory to a separate file, for formats without room for it. `pictures` says that a browser draws the format.
     """
 
     render: Render
@@ -191,7 +191,7 @@ class Format:
 def data_format(
     write: Callable[[Surface, Path], None], write_path: Callable[[ProjectedPath, Path], None] | None = None
 ) -> Format:
-    """The format of a function that writes the whole surface, whatever is asked to be drawn."""
+    """The format of a function that writes the whole surface, whatever the figure options."""
     return Format(lambda surface, request: lambda path: write(surface, path), surface_stem, write_path)
 
 
@@ -211,8 +211,8 @@ def write_csv(surface: Surface, path: Path) -> None:
 def write_path_csv(trajectory: ProjectedPath, path: Path) -> None:
     """One row per snapshot in order: its step or epoch, its coordinates, the loss there and at its projection.
 
-    Of several runs the columns `run`, `unit` and `number` say first which it is. `distance` is the Euclidean distance
-    between the two in weight space; `status` is as in the surface's table.
+    With several runs, the columns `run`, `unit` and `number` come first. `distance` is the Euclidean distance between
+    snapshot and projection in weight space; `status` is as in the surface's table.
     """
     columns: dict[str, np.ndarray] = {trajectory.unit: trajectory.step}
     if trajectory.run is not None:
@@ -225,25 +225,25 @@ def write_path_csv(trajectory: ProjectedPath, path: Path) -> None:
 
 
 def write_rows(rows: Sequence[Sequence[str]], path: Path) -> Path:
-    """A table of texts, the header first, whole or not at all; returns its path."""
+    """Write a table of texts, the header first, whole or not at all; returns its path."""
     with whole_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, lineterminator="\n").writerows(rows)
     return path
 
 
 def points_of(surface: Surface) -> dict[str, np.ndarray]:
-    """What is said of each point beside its values: its status and, where levels are merged, how it is interpolated."""
+    """The columns of each point beside its values: its status and, with merged levels, its interpolation."""
     merged = {} if surface.interpolated is None else {"interpolated": surface.interpolated}
     return {"status": surface.status, **merged}
 
 
 def path_file(table: Path) -> Path:
-    """The file for the path beside a surface's table; its '+' is in no landscape's name, so it overwrites no table."""
+    """The file for the path beside a surface's table; no landscape's name has a '+', so it overwrites no table."""
     return table.with_name(f"{table.stem}+path{table.suffix}")
 
 
 def write_columns(path: Path, columns: Mapping[str, np.ndarray]) -> None:
-    """Arrays of one size as columns of a table, under their names, row by row of their flat order."""
+    """Write arrays of one size as the columns of a table, with their names, in flat order."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
@@ -251,9 +251,9 @@ def write_columns(path: Path, columns: Mapping[str, np.ndarray]) -> None:
 
 
 def write_npz(surface: Surface, path: Path) -> None:
-    """Coordinates, observables, status, the path as `path_*`, and `metadata`: JSON in a string. Needs no pickle.
+    """Write coordinates, observables, status, the path as `path_*`, and `metadata` (a JSON string), without pickle.
 
-    Of several runs, `path_run` is the place of each snapshot's run in the list `path_runs` of the metadata.
+    With several runs, `path_run` is the place of each snapshot's run in the list `path_runs` of the metadata.
     """
     arrays: dict[str, np.ndarray] = {axis.name: axis.coordinates for axis in surface.axes}
     arrays |= {name: np.asarray(values) for name, values in surface.observables.items()}
@@ -273,12 +273,12 @@ def write_npz(surface: Surface, path: Path) -> None:
         "attributes": dict(surface.attributes),
     }
     arrays["metadata"] = np.array(json.dumps(metadata, default=str))
-    with path.open("wb") as file:  # a file, since numpy would add .npz to a name of its own
+    with path.open("wb") as file:  # a file, since numpy would append .npz to a name
         np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
 # ----------------------------------------------------------------------------------------------------
-# A surface as geometry: VTK with every array on the grid, STL as a height field to look at or to print.
+# A surface as geometry: VTK with every array on the grid, STL as a height field to view or to print.
 
 Indices = NDArray[np.int64]
 
@@ -286,9 +286,9 @@ CELLS = {1: "line", 2: "quad", 3: "hexahedron"}
 
 
 def write_vtk(surface: Surface, path: Path) -> None:
-    """The grid as lines, quads or hexahedra with all observables and the status on its points.
+    """Write the grid as lines, quads or hexahedra with all observables and the status on its points.
 
-    The grid stays flat, also where values are missing; ParaView's "warp by scalar" lifts it.
+    The grid is flat and complete; ParaView's "warp by scalar" lifts it.
     """
     meshio = _meshio()
     data: dict[str, Any] = {
@@ -300,11 +300,7 @@ def write_vtk(surface: Surface, path: Path) -> None:
 
 
 def check_stl_axes(name: str, axes: int) -> None:
-    """Refuse a landscape of so many axes where they are not two, over which a height stands.
-
-    Raises:
-        JobError: they are not.
-    """
+    """Raises JobError unless there are two axes, as a height field needs."""
     if axes != 2:
         raise JobError(f"format: stl needs 2 axes, {quoted(name)} has {axes}; use vtk")
 
@@ -318,7 +314,7 @@ def render_stl(surface: Surface, request: ExportRequest) -> Writer:
     """
     observable = request.figure.observable
     check_stl_axes(surface.name, len(surface.axes))
-    log = bool(request.figure.log)  # a relief to print is as high as its values, unless asked for otherwise
+    log = bool(request.figure.log)  # the heights of a relief are the values, by default
     states = point_states(np.asarray(surface[observable], np.float64), surface.status, log)
     height = drawn_values(np.asarray(surface[observable], np.float64), states, log)
     points, triangles = triangulated(surface.alpha, surface.beta, height)
@@ -356,7 +352,7 @@ def _meshio() -> Any:
 
 
 def render_html(surface: Surface, request: ExportRequest) -> Writer:
-    """The figure, with buttons that let the path grow where there is one, as a page that opens offline.
+    """The figure as a page that opens offline, with buttons that let a path grow.
 
     Raises:
         JobError: the kind, the observable or the range does not fit the surface.
@@ -391,7 +387,7 @@ def render_picture(format: str, surface: Surface, request: ExportRequest) -> Wri
 
 
 def _draw(surface: Surface, spec: FigureSpec) -> go.Figure:
-    from landscape.views.draw.figure import draw  # plotly, which the help of `landscape export` need not wait for
+    from landscape.views.draw.figure import draw  # loads plotly, which the help of `landscape export` does not need
 
     return draw(surface, spec)
 
@@ -425,13 +421,13 @@ def export(
 ) -> Path:
     """Write `surface` to `path` as FORMATS.
 
-    With csv its trajectory goes to a table of its own, NAME+path.csv.
+    With csv the trajectory goes to a separate table, NAME+path.csv.
 
     Args:
-        kind: what to draw, as for `figure`; stl uses observable and log; csv, npz and vtk hold everything anyway.
-        scale: pixels of a PNG per pixel of the figure; default 2, and 300 to the inch where the figure has a width. SVG
-            and PDF have the figure's own size.
-        in_browser: from `browser()`, to draw many pictures with one; without it each call starts its own.
+        kind: what to draw, as for `figure`; stl uses observable and log; csv, npz and vtk hold everything.
+        scale: pixels of a PNG per pixel of the figure; default 2, and 300 per inch for a figure with a width. SVG and
+            PDF have the figure's own size.
+        in_browser: from `browser()`, to draw many pictures with one browser; by default each call starts its own.
         OPTIONS
 
     Returns:
@@ -446,7 +442,7 @@ def export(
 
 
 def write_export(surface: Surface, format: str, path: Path, request: ExportRequest) -> Path:
-    """The same of an export as it is asked for."""
+    """The same for an `ExportRequest`."""
     chosen, surface = choose_format(format), surface.merged()
     write = chosen.render(surface, request)
     with whole_file(path) as temporary:
@@ -461,7 +457,7 @@ def choose_format(format: str) -> Format:
     """The format of that name.
 
     Raises:
-        JobError: there is none; the message lists those that there are.
+        JobError: the name is unknown; the message lists the known ones.
     """
     if format not in [*FORMAT_TABLE]:
         raise JobError(f"format: unknown {quoted(format)}; {nearest(str(format), FORMAT_TABLE)}")
@@ -469,11 +465,7 @@ def choose_format(format: str) -> Format:
 
 
 def check_axes(name: str, axes: int, format: str, kind: str | None = None) -> None:
-    """Refuse a format or a kind that is for landscapes with another number of axes than `name` has.
-
-    Raises:
-        JobError: an unknown format or kind, or one that is not for `axes` axes.
-    """
+    """Raises JobError for a format or a kind that is unknown, or not for the `axes` axes of landscape `name`."""
     if choose_format(format).stem is figure_stem:
         kind_for(name, axes, kind)
     elif format == "stl":
@@ -481,7 +473,7 @@ def check_axes(name: str, axes: int, format: str, kind: str | None = None) -> No
 
 
 def files_beside(surface: Surface, format: str, path: str | Path) -> tuple[Path, ...]:
-    """What `export` writes beside `path`: a table of points has no room for the trajectory, which gets its own."""
+    """The files that `export` writes beside `path`: a table of points needs another one for the trajectory."""
     chosen = FORMAT_TABLE.get(format)
     has_file = chosen is not None and chosen.write_path is not None and surface.path is not None
     return (path_file(Path(path)),) if has_file else ()
@@ -490,7 +482,7 @@ def files_beside(surface: Surface, format: str, path: str | Path) -> tuple[Path,
 def export_name(
     surface: Surface, format: str, kind: str | None = None, observable: str = "loss", log: bool | None = None
 ) -> str:
-    """The usual file name, as `landscape export` gives it.
+    """The file name that `landscape export` uses.
 
     Raises:
         JobError: an unknown format or kind, or a kind for another number of axes.
@@ -507,23 +499,19 @@ def export_name(
 
 
 def name_export(surface: Surface, format: str, spec: FigureSpec) -> str:
-    """The same of a figure as it is asked for."""
+    """The same for a `FigureSpec`."""
     return f"{choose_format(format).stem(surface, spec)}.{format}"
 
 
 # ----------------------------------------------------------------------------------------------------
-# Figures that are drawn already, written as pages and pictures.
+# Writing drawn figures as pages and pictures.
 
 PICTURES = tuple(name for name, entry in FORMAT_TABLE.items() if entry.pictures)
 DRAWN_FORMATS = ("html", *PICTURES)
 
 
 def check_formats(formats: Sequence[str], known: Sequence[str] = DRAWN_FORMATS) -> None:
-    """Refuse formats that nothing is written in.
-
-    Raises:
-        JobError: names the first one, and those that there are.
-    """
+    """Raises JobError for an unknown format; the message lists the known ones."""
     for format in formats:
         if format not in known:
             raise JobError(f"to: unknown {quoted(format)}; {nearest(format, known)}")

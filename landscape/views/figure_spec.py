@@ -1,7 +1,7 @@
-"""What a figure is asked to show: its options, each once, and the kinds, modes, colour scales and presets to choose.
+"""The options of figures, each defined once, and the kinds, modes, colour scales and presets to choose from.
 
-The functions that draw, the command and the page make a `FigureSpec` of what they are given; from there it travels
-whole. Nothing here loads plotly: the help of `landscape export` lists what these tables hold.
+The drawing functions, the command and the page turn their arguments into a `FigureSpec`, which is then passed on whole.
+Nothing here loads plotly: the help of `landscape export` lists these tables.
 """
 
 from __future__ import annotations
@@ -28,17 +28,16 @@ THEMES = ("light", "dark")
 MOST_TITLE = 300  # characters
 
 # ----------------------------------------------------------------------------------------------------
-# The kinds of drawings: for how many axes each is, what the report calls it, and what draws it.
+# The kinds of drawings: the number of axes, the title in the report, and the function that draws.
 
 
 @dataclass(frozen=True)
 class Kind:
     """One way to draw a landscape of `axes` axes, None for any number of them.
 
-    `title` is the report's word for it and `tab` its place among the report's buttons, the lowest first. `drawing` is
-    the function of `landscape.views.draw` that draws it, as MODULE:FUNCTION. `beside` are observables that are drawn
-    along with the loss, as far as the surface has them. `extrema` says that it draws the minima, so that these are
-    prepared unasked.
+    `title` is its name in the report and `tab` its place among the report's buttons, the lowest first. `drawing` is the
+    function of `landscape.views.draw` that draws it, as MODULE:FUNCTION. `beside` are observables that are drawn along
+    with the loss, if the surface has them. `extrema` says that it always draws the minima, so they are prepared.
     """
 
     axes: int | None
@@ -125,7 +124,7 @@ def choose_kind(surface: Surface, kind: str | None) -> str:
 
 
 def kind_for(name: str, axes: int, kind: str | None) -> str:
-    """The same of the landscape `name`, which has so many axes.
+    """The same for a landscape `name` with so many axes.
 
     Raises:
         JobError: the kind is unknown, or for another number of axes.
@@ -143,13 +142,13 @@ def kind_for(name: str, axes: int, kind: str | None) -> str:
     return kind
 
 
-SCALE_NAMES = {None: "", True: "log", False: "linear"}  # by what was asked for, as file names have them
+SCALE_NAMES = {None: "", True: "log", False: "linear"}  # in file names, by the option `log`
 
 
 def figure_name(surface: Surface, kind: str | None = None, observable: str = "loss", log: bool | None = None) -> str:
     """The name of a file, without its ending, that shows this figure: 'minimum-contour-accuracy-log'.
 
-    The scale is named where it was asked for. Otherwise a name would change while the values are computed.
+    The scale is named only if it was asked for: a name must not change while values are computed.
 
     Raises:
         JobError: the kind is unknown, or for another number of axes.
@@ -166,8 +165,8 @@ def figure_name(surface: Surface, kind: str | None = None, observable: str = "lo
 class ColourMap:
     """A colour scale: its name for readers, plotly's name, whether equal steps of the value look equal, and a warning.
 
-    Only a perceptual scale rises evenly in lightness, so that it invents no edges, survives grey print and serves
-    readers who are colour-blind.
+    Only a perceptual scale rises evenly in lightness: it invents no edges, survives grey print and serves colour-blind
+    readers.
     """
 
     title: str
@@ -179,7 +178,7 @@ class ColourMap:
 BANDS = "its lightness rises and falls again, which shows edges where the values have none"
 TWO_SIDED = "its pale middle looks like a special value, which the values need not have; bad in grey print"
 
-# A colour scale is a line here. Those that mislead come last: they are for pictures that are compared with others'.
+# A colour scale is a line here. Misleading ones come last: they serve comparisons with other people's pictures.
 COLOUR_TABLE = {
     "viridis": ColourMap("Viridis", "Viridis"),
     "cividis": ColourMap("Cividis", "Cividis"),
@@ -194,7 +193,7 @@ COLOUR_TABLE = {
 }
 COLOUR_SCALES = tuple(COLOUR_TABLE)
 DEFAULT_SCALE = "viridis"
-DIVERGING = "rdbu"  # of signed values, unless another scale is asked for: blue below 0, red above, pale at 0
+DIVERGING = "rdbu"  # the default for signed values: blue below 0, red above, pale at 0
 
 # ----------------------------------------------------------------------------------------------------
 # Print: lengths, and presets for places in a paper.
@@ -207,7 +206,7 @@ WIDTHS, FONT_SIZES = (144.0, 4000.0), (5.0, 40.0)  # the least and the largest, 
 
 @dataclass(frozen=True)
 class Preset:
-    """A place in a paper: its options stand where no others are given."""
+    """A place in a paper; its options are defaults."""
 
     width: str
     font_size: str = "8pt"
@@ -225,7 +224,7 @@ def pixels(option: str, length: str | float, low: float, high: float) -> float:
     """A length such as '3.25in', '8 cm', '80mm', '240pt' or a number of pixels, in pixels.
 
     Raises:
-        JobError: it is none, or not from `low` to `high` pixels.
+        JobError: it is no length, or not from `low` to `high` pixels.
 
     >>> pixels("width", "3.25in", 100, 4000), pixels("width", 480, 100, 4000)
     (312.0, 480.0)
@@ -264,17 +263,17 @@ def _presets_in_words() -> str:
 
 
 def _option(help: str, default: Any = None, *, plot: bool = True, compare: bool = True, command: bool = True) -> Any:
-    """A field of `FigureSpec`, and which of `plot`, `compare` and `landscape export` take it beside `figure`."""
+    """A field of `FigureSpec`; `plot`, `compare` and `command` say who takes it beside `figure`."""
     takers = {"plot": plot, "compare": compare, "command": command}
     return field(default=default, metadata={"help": help, **takers})
 
 
 @dataclass(frozen=True)
 class FigureSpec:
-    """What a figure shows and how: the options of `figure`, checked.
+    """The checked options of `figure`.
 
-    An option is a field here, and what reads it: the text is its help, wherever it is an option. What needs the
-    values, such as whether `zmin` is below `zmax`, is checked where the scale is chosen.
+    An option is a field here, and its text is the help everywhere. Rules that need the values, such as whether `zmin`
+    is below `zmax`, are checked when the scale is chosen.
 
     Raises:
         JobError: an option is impossible.
@@ -350,13 +349,13 @@ class FigureSpec:
 
     @classmethod
     def options(cls, taker: str | None = None) -> tuple[Field[Any], ...]:
-        """The fields that are options of a function or of the command, default those of this class's own."""
+        """The fields that are options of a function or of the command; default: of this class's own function."""
         name = taker or cls.taker
         return tuple(field for field in fields(cls) if field.metadata and field.metadata.get(name, True))
 
     @classmethod
     def of(cls, kind: str | None, options: dict[str, Any]) -> Any:
-        """What the arguments of a function ask for.
+        """The spec from the arguments of a function.
 
         Raises:
             JobError: an option is unknown or impossible.
@@ -379,12 +378,12 @@ class FigureSpec:
 
     @property
     def is_for_print(self) -> bool:
-        """Whether a width, a font or a size of words is asked for."""
+        """Whether the options ask for a width, a font or a font size."""
         return any(value is not None for value in (self.preset, self.width, self.font, self.font_size))
 
     @property
     def print_size(self) -> tuple[float | None, float | None]:
-        """The width and the size of words in pixels; None for those of the drawing."""
+        """The width and the font size in pixels; None for the drawing's own."""
         place = PRESETS.get(self.preset or "")
         width = self.width if self.width is not None or place is None else place.width
         size = self.font_size if self.font_size is not None or place is None else place.font_size
@@ -395,7 +394,7 @@ class FigureSpec:
 
     @property
     def wanted_levels(self) -> int | None:
-        """The number of contour lines that is asked for, or that the preset has; None for the usual one."""
+        """The number of contour lines by the option or the preset; None for the default."""
         place = PRESETS.get(self.preset or "")
         return place.levels if self.levels is None and place is not None else self.levels
 
@@ -405,7 +404,7 @@ DEFAULT_SPEC = FigureSpec()
 
 @dataclass(frozen=True)
 class PlotSpec(FigureSpec):
-    """What a plot with matplotlib shows and how: the options of `plot`."""
+    """The options of `plot`, with matplotlib."""
 
     path_width: float = _option("the width of the trajectory in points", 1.5)
     colour_bar: bool = _option("draw one beside the axes, where the kind has one", True)
@@ -415,7 +414,7 @@ class PlotSpec(FigureSpec):
 
 @dataclass(frozen=True)
 class ComparisonSpec(FigureSpec):
-    """What a comparison shows and how: the options of `compare`, which have all figures of it in common."""
+    """The options of `compare`, common to all figures of a comparison."""
 
     lock: bool = _option("give all the same colour and height scale and the same contour lines", True)
     opacity: float = _option("of overlaid surfaces, from 0 to 1", 0.8)
@@ -429,10 +428,10 @@ class ComparisonSpec(FigureSpec):
 
 
 def documented(spec: type[FigureSpec], **words: str) -> Callable[[F], F]:
-    """Give a function of **options the signature of `spec`, and its docstring the texts of the options for OPTIONS.
+    """Give a function of **options the signature of `spec`, and replace OPTIONS in its docstring by their texts.
 
     Args:
-        words: other words of the docstring, in capitals, and what stands in their place.
+        words: replacements of further words of the docstring, which are in capitals there.
     """
 
     def document(function: F) -> F:

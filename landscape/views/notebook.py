@@ -1,4 +1,4 @@
-"""How a surface and a run show themselves in a notebook: live where plotly's renderer is, else as a static picture."""
+"""Surfaces and runs in a notebook: live with plotly's renderer, else as a static picture."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from landscape.views.prepare.geometry import isolines
 from landscape.views.prepare.words import resolution, state_text
 
 # ----------------------------------------------------------------------------------------------------
-# A small picture of a surface as SVG, drawn without a browser and without plotly: for lists and for notebooks.
+# A small picture of a surface as SVG, without a browser or plotly, for lists and notebooks.
 
 
-POINTS = 65  # per axis; odd, as grids of which every second point is that of a coarser one
+POINTS = 65  # per axis; odd, as for grids whose every second point belongs to a coarser one
 MISSING = {0: "#e3e6ea", 2: "#3b3f46", 3: "#f6c9a0", 4: "#cdd3da"}  # by the reason for a missing point
 
 
@@ -76,7 +76,7 @@ class Canvas:
 
 
 def small_svg(surface: Surface, width: int = 160) -> str:
-    """The loss as curve or contour lines, of three axes the slice nearest to 0, with missing parts, path and origin.
+    """The loss as a curve or contour lines (for three axes the slice nearest 0), with missing parts, path and origin.
 
     Returns:
         An SVG document.
@@ -136,16 +136,16 @@ def _missing(canvas: Canvas, states: NDArray[np.uint8], x: Floats, y: Floats) ->
 
 # ----------------------------------------------------------------------------------------------------
 
-PLOTLY = "application/vnd.plotly.v1+json"  # what JupyterLab, VS Code and Colab draw with plotly
-MOST_POINTS = {1: 2001, 2: 161, 3: 25}  # per axis, as a notebook's file keeps what it shows
+PLOTLY = "application/vnd.plotly.v1+json"  # JupyterLab, VS Code and Colab draw this with plotly
+MOST_POINTS = {1: 2001, 2: 161, 3: 25}  # per axis, since a notebook's file stores its outputs
 MOST_ROWS = 30  # of a run's table
 
 
 def surface_bundle(surface: Surface) -> dict[str, Any]:
-    """A surface in the forms that a notebook may choose from: plotly's figure, a static picture, text.
+    """A surface in the forms that a notebook can choose from: plotly's figure, a static picture, text.
 
-    The static picture is a PNG by matplotlib where that is installed, which every reader of notebooks shows, and else a
-    small SVG: a browser would take seconds.
+    The static picture is a PNG by matplotlib if that is installed, which every notebook viewer shows, otherwise a small
+    SVG: a browser would take seconds.
     """
     bundle: dict[str, Any] = {"text/plain": repr(surface)}
     try:
@@ -153,7 +153,7 @@ def surface_bundle(surface: Surface) -> dict[str, Any]:
         settings = config(figure_name(surface))
         bundle[PLOTLY] = json.loads(drawn.to_json()) | {"config": settings}
         bundle |= _static(surface)
-    except LandscapeError:  # the text remains: a notebook must not fail on what it displays
+    except LandscapeError:  # only the text: displaying a value must not fail
         pass
     return bundle
 

@@ -62,11 +62,11 @@ HATCHES: dict[int, dict[str, Any]] = {
 INK, HALO = "#1c2530", "#ffffff"
 MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^"}
 LINES = {"solid": "-", "dash": "--", "dot": ":"}
-ENDS = (("o", 4.5, START), ("*", 7, LAST))  # the mark, its size in widths of the path, and its name
+ENDS = (("o", 4.5, START), ("*", 7, LAST))  # symbol, size in widths of the path, name
 
 
 def hatch_missing(ax: Any, states: NDArray[np.uint8], x: Floats, y: Floats) -> None:
-    """Hatch the squares beside missing points [y, x], each reason in its own way and with a label."""
+    """Hatch the squares beside missing points [y, x], with a hatch and a label per reason."""
     from matplotlib.collections import PolyCollection
 
     squares = square_states(states)
@@ -86,11 +86,11 @@ def plot_paths(
     spec: PlotSpec,
     shades: Shades | None = None,
 ) -> None:
-    """The trajectories through `places`, one array per dimension of the axes, with their starts and ends marked.
+    """Plot the trajectories through `places`, one array per dimension of the axes, with marked starts and ends.
 
     Args:
-        shades: the colours of the plane, which fill the snapshots. Without them, which is over a curve, all is in the
-            colour of the path, and thin dotted lines connect the points.
+        shades: the colours of the plane, to fill the snapshots. Without them, over a curve, everything has the colour
+            of the path, and thin dotted lines connect the points.
     """
     fills = [None if shades is None else fill_colours(path, shades) for path in paths]
     for path, through, fill in zip(paths, places, fills, strict=True):
@@ -104,12 +104,12 @@ def plot_paths(
 
 
 def plain_label(text: str) -> str:
-    """A label whose dollar signs matplotlib does not take for those of a formula."""
+    """A label with escaped dollar signs, which matplotlib would read as a formula."""
     return text.replace("$", r"\$")
 
 
 def fill_colours(path: DrawnPath, shades: Shades) -> list[Any]:
-    """The colour that the plot has for the own loss of each snapshot; white where that is not known."""
+    """The plot's colour for the own loss of each snapshot; white if that is not known."""
     from matplotlib.colors import to_rgb
 
     return [rgb(colour) if colour.startswith("rgb") else to_rgb(colour) for colour in own_colours(path, shades)]
@@ -139,7 +139,7 @@ def _plot_line(
 def _plot_ends(
     ax: Any, path: DrawnPath, places: tuple[Floats, ...], spec: PlotSpec, fills: Sequence[Any] | None
 ) -> None:
-    """A ring at the start and a star at the end; of several paths both have one entry of the legend for all."""
+    """Plot a ring at the start and a star at the end; several paths share one legend entry for each."""
     width, colour = spec.path_width, path_look(path.number, spec.path_colour).colour
     first, last = [place[:1] for place in places], [place[-1:] for place in places]
     names = ("_start", "_end") if path.run else (path.start_name, path.end_name)
@@ -148,7 +148,7 @@ def _plot_ends(
     ring |= {"markeredgewidth": width, "zorder": 2.2}
     ax.plot(*first, marker="o", linestyle="", label=names[0], **ring)
     if fills:
-        # The edge of the star has the colour of the path; the white star below it parts both from the plane.
+        # The edge of the star has the colour of the path; a white star below separates it from the plane.
         ax.plot(*last, marker="*", linestyle="", color=HALO, markersize=11.5 * width, zorder=2.2, label="_halo")
     star = {"markerfacecolor": fills[-1] if fills else colour, "markeredgecolor": colour if fills else HALO}
     star |= {"markersize": 8.5 * width, "markeredgewidth": 0.7 * width if fills else 0.6, "zorder": 2.3}
@@ -156,7 +156,7 @@ def _plot_ends(
 
 
 def number_path(ax: Any, path: DrawnPath, places: tuple[Floats, Floats]) -> None:
-    """The numbers beside the snapshots, away from the line."""
+    """Write the numbers beside the snapshots, away from the line."""
     for label in path.labels:
         place = (float(places[0][label.index]), float(places[1][label.index]))
         if np.isfinite(place).all():
@@ -174,7 +174,7 @@ def number_path(ax: Any, path: DrawnPath, places: tuple[Floats, Floats]) -> None
 
 
 def mark_origin(ax: Any, data: FigureData, *place: float) -> None:
-    """The origin as a thin cross with a halo at `place`, where it lies inside the axes and its place is known."""
+    """Mark the origin by a thin cross with a halo at `place`, if it lies inside the axes and its place is known."""
     from matplotlib.patheffects import withStroke
 
     if data.origin is None or not np.isfinite(place).all():
@@ -185,7 +185,7 @@ def mark_origin(ax: Any, data: FigureData, *place: float) -> None:
 
 
 def mark_networks(ax: Any, data: FigureData, spec: PlotSpec) -> None:
-    """The networks of a plane as diamonds with their names, and the curve between two of them."""
+    """Mark the networks of a plane by diamonds with their names, and draw the curve between two of them."""
     networks = data.networks
     if networks is None:
         return
@@ -201,11 +201,11 @@ def mark_networks(ax: Any, data: FigureData, spec: PlotSpec) -> None:
 
 
 def mark_extrema(ax: Any, data: FigureData, lift: float = 0.0, real: Callable[[float], float] = float) -> None:
-    """The minima above the noise as dots and their saddles as crosses, where these are asked for.
+    """Mark the minima above the noise by dots and their saddles by crosses, if asked for.
 
     Args:
-        lift: how far above a surface.
-        real: what the axes show of a drawn value, where they have one axis of coordinates, or two and a height.
+        lift: the height above a surface.
+        real: converts a drawn value to that of the axes, for a curve or a surface.
     """
     if data.extrema is None:
         return
@@ -219,10 +219,10 @@ def mark_extrema(ax: Any, data: FigureData, lift: float = 0.0, real: Callable[[f
 
 
 def say_why_empty(data: FigureData, write: Callable[..., Any], place: Any) -> None:
-    """A sentence in the middle where nothing can be drawn.
+    """Write a sentence in the middle if nothing can be drawn.
 
     Args:
-        write: the function of the axes that writes text, and `place` their transform.
+        write: the function of the axes that writes text; `place` is their transform.
     """
     sentence = why_empty(data.states)
     box = {"facecolor": HALO, "edgecolor": "none", "alpha": 0.85}
@@ -231,7 +231,7 @@ def say_why_empty(data: FigureData, write: Callable[..., Any], place: Any) -> No
 
 
 def rgb(colour: str) -> tuple[float, float, float]:
-    """Plotly's 'rgb(1, 2, 3)' as matplotlib takes it."""
+    """Plotly's 'rgb(1, 2, 3)' in matplotlib's form."""
     red, green, blue = (float(part) / 255 for part in colour[4:-1].split(","))
     return red, green, blue
 
@@ -243,7 +243,7 @@ EVALUATED = "evaluated"
 
 
 def plot_curve(data: FigureData, ax: Any, spec: PlotSpec) -> None:
-    """The observable over the axis in real values, missing stretches hatched, the path at its projections."""
+    """Plot the observable over the axis in real values, with hatched missing stretches and the projected path."""
     x, colour = data.axes[0].coordinates, CURVES[0]
     shown = np.where(np.isfinite(data.drawn), data.values, np.nan)
     low, high = (data.scale.real(end) for end in y_limits(data))
@@ -277,7 +277,7 @@ def plot_curve(data: FigureData, ax: Any, spec: PlotSpec) -> None:
 
 
 def _hatch_stretches(data: FigureData, ax: Any) -> None:
-    """Missing stretches over the whole height, each reason in its own way; the first of each has the label."""
+    """Hatch missing stretches over the whole height, by reason; the first of each reason has the label."""
     x, rows = data.axes[0].coordinates, np.stack([data.states, data.states])
     squares = square_states(rows)
     for code in missing_states(data.states):
@@ -287,7 +287,7 @@ def _hatch_stretches(data: FigureData, ax: Any) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Two axes with matplotlib: bands of colour between the levels, or lines that carry their values.
+# Two axes with matplotlib: bands of colour between the levels, or labelled lines.
 
 UNCLEAR = "within 2 standard errors of the origin"
 
@@ -296,7 +296,7 @@ def plot_topographic(data: FigureData, ax: Any, spec: PlotSpec) -> None:
     """Bands of colour between the levels, and a colour bar beside the axes."""
     scale, values = data.scale, np.ma.masked_invalid(data.drawn)
     pale = is_centred(spec.colour_scale, scale)
-    hair = 1e-6 * (scale.high - scale.low)  # what lies at the very ends has a colour, too
+    hair = 1e-6 * (scale.high - scale.low)  # so that values at the very ends have a colour
     edges = [scale.low - hair, *scale.ticks, scale.high + hair]
     colours = [rgb(colour) for _, colour in band_colours(spec.colour_scale, scale)]
     x, y = (axis.coordinates for axis in data.axes)
@@ -321,7 +321,7 @@ def plot_topographic(data: FigureData, ax: Any, spec: PlotSpec) -> None:
 
 
 def _every(data: FigureData, ax: Any) -> int:
-    """Of how many levels one has its value at the colour bar, so that the values do not overlap."""
+    """n, if every n-th level is labelled at the colour bar, so that labels do not overlap."""
     box, line = ax.get_window_extent(), 1.25 * _font_size(ax)
     wide, high = (axis.span or 1.0 for axis in data.axes)
     height = float(min(box.height, box.width * high / wide) if data.equal else box.height)
@@ -336,7 +336,7 @@ def _font_size(ax: Any) -> float:
 
 
 def plot_contour(data: FigureData, ax: Any, spec: PlotSpec) -> None:
-    """Lines that carry their values; there is no colour bar, which would say the same again."""
+    """Plot labelled lines; a colour bar would repeat the labels."""
     scale, values = data.scale, np.ma.masked_invalid(data.drawn)
     colours = [rgb(colour) for _, colour in line_colours(spec.colour_scale, scale, "light")][: len(scale.ticks)]
     x, y = (axis.coordinates for axis in data.axes)
@@ -349,7 +349,7 @@ def plot_contour(data: FigureData, ax: Any, spec: PlotSpec) -> None:
 
 
 def _finish(data: FigureData, ax: Any, spec: PlotSpec, shades: Shades) -> None:
-    """What lies over the values, and the axes."""
+    """Draw the layers over the values, and the axes."""
     x, y = (axis.coordinates for axis in data.axes)
     hatch_missing(ax, data.states, x, y)
     if data.difference is not None:
@@ -379,13 +379,13 @@ def _finish(data: FigureData, ax: Any, spec: PlotSpec, shades: Shades) -> None:
 # ----------------------------------------------------------------------------------------------------
 # Two axes as a surface, with matplotlib's three-dimensional axes.
 
-FINEST = 120  # lines of the drawn mesh along each axis: more take long and show no more
+FINEST = 120  # lines of the drawn mesh along each axis: more are slow and show nothing new
 LINE_LENGTH = 90  # characters of a line of notes
 LIFT = 0.02  # of the height: enough for the path not to sink into the surface
 
 
 def plot_surface(data: FigureData, ax: Any, spec: PlotSpec) -> None:
-    """The values as heights; missing points have symbols on the floor."""
+    """Plot the values as heights; missing points have symbols on the floor."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LinearSegmentedColormap, Normalize
 
@@ -412,7 +412,7 @@ def plot_surface(data: FigureData, ax: Any, spec: PlotSpec) -> None:
     mark_extrema(ax, data, LIFT * span)
     ticks, texts = nice_ticks(scale.low, scale.high, scale.log, most=6)
     ax.set_zticks(ticks, texts)
-    ax.set(xlabel=data.axes[0].name, ylabel=data.axes[1].name)  # for more words there is no room in space
+    ax.set(xlabel=data.axes[0].name, ylabel=data.axes[1].name)  # there is no room for longer labels
     say_why_empty(data, ax.text2D, ax.transAxes)
     if spec.colour_bar:
         bar = ax.figure.colorbar(ScalarMappable(norm, shades), ax=ax, shrink=0.6, pad=0.12)
@@ -421,7 +421,7 @@ def plot_surface(data: FigureData, ax: Any, spec: PlotSpec) -> None:
 
 
 def _sheets(data: FigureData, ax: Any, x: Any, y: Any) -> None:
-    """Two standard errors of the shape above and below the values, where the layer of uncertainty is asked for."""
+    """Plot two standard errors of the shape above and below the values, if the uncertainty is asked for."""
     if data.difference is None or data.shape_error is None:
         return
     for sign in (-1, 1):
@@ -442,7 +442,7 @@ def _missing(data: FigureData, ax: Any, x: Any, y: Any, floor: float) -> None:
 def _say_which_heights_are_not_true(
     data: FigureData, ax: Any, ends: tuple[float, float], overlays: Sequence[PathInSpace]
 ) -> None:
-    """In lines at the lower edge of the axes, as a plot has no caption."""
+    """Write which heights are not true at the lower edge of the axes, as a plot has no caption."""
     notes = [*height_notes([("", path) for path in data.paths], ends), *raised_note(overlays)]
     lines = [line for note in notes for line in wrap(plain_label(note), LINE_LENGTH)]
     if lines:
@@ -488,7 +488,7 @@ PLOTS: dict[str, Callable[[FigureData, Any, PlotSpec], None]] = {
 def plot(surface: Surface, ax: Any = None, kind: str | None = None, **options: Any) -> Any:
     """Draw a landscape with matplotlib.
 
-    Words and lines have the sizes that matplotlib's settings say. All that is drawn has a label, for `ax.legend()`.
+    Words and lines have the sizes of matplotlib's settings. Everything drawn has a label, for `ax.legend()`.
 
     Args:
         ax: axes to draw on, with `projection="3d"` for a surface; default: those of a new figure.
@@ -521,7 +521,7 @@ def _checked_axes(ax: Any, kind: str) -> Any:
     """The axes as given, or those of a new figure.
 
     Raises:
-        JobError: they are flat where a surface needs three dimensions, or the other way round.
+        JobError: they are flat and a surface needs three dimensions, or the other way round.
         LandscapeError: matplotlib is not installed.
     """
     try:
@@ -539,11 +539,11 @@ def _checked_axes(ax: Any, kind: str) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A surface as a PNG by matplotlib, without a window and without a change of the caller's settings.
+# A surface as a PNG by matplotlib, without a window and without changing the caller's settings.
 
 
 def png_picture(surface: Surface, kind: str, max_points: int) -> bytes:
-    """The picture, with its title; kinds that matplotlib does not draw are refused."""
+    """The picture, with its title; refuses kinds that matplotlib does not draw."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

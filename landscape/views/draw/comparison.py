@@ -1,4 +1,4 @@
-"""`compare`: several landscapes as figures, over one another, beside one another, or as their differences."""
+"""`compare`: several landscapes as figures: overlaid, side by side, or as their differences."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _marks_on_surface(data: DifferenceData, spec: FigureSpec) -> list[go.Scatter
 
 
 def _in_errors(data: DifferenceData) -> np.ndarray | None:
-    """How many times two standard errors each difference is from none; None where the errors are not known."""
+    """Each difference in units of two standard errors; None if the errors are not known."""
     field = data.field
     if field.error is None or not data.within.any():
         return None
@@ -127,24 +127,24 @@ def _with_zero(figure: go.Figure, data: DifferenceData) -> go.Figure:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Several figures as one, side by side: each keeps its size in pixels, its title, legend, colour bar and caption.
+# Several figures side by side in one: each keeps its size in pixels, its title, legend, colour bar and caption.
 
 AXIS = re.compile(r"([xy])(?:axis)?(\d*)")
 MOST_COLUMNS = 3
-# Plotly draws all scenes of a picture on one canvas. After a scene with anything translucent in it, its depths are not
-# cleared, and hide parts of the next scene, unless the canvas changes its size in between.
-APART_PX = 4  # by which two scenes differ that are drawn one after the other
-# A template reaches the first legend only. Groups would stand apart, each in a column of its own.
+# Plotly draws all scenes of a picture on one canvas. After a translucent scene it does not clear the depth buffer,
+# which then hides parts of the next scene, unless the canvas changes its size in between.
+APART_PX = 4  # the difference in size of two scenes that are drawn one after the other
+# A template styles the first legend only. Groups would get a column each.
 LEGEND = {"font": {"size": 11}, "bgcolor": "rgba(0,0,0,0)", "traceorder": "normal"}
 ROW_PX, UPRIGHT_ROW_PX = 22, 20  # of a legend
 
 
 @dataclass(frozen=True)
 class FigurePlace:
-    """Where one figure lies in the whole, in pixels from its lower left corner, and how its parts are renumbered.
+    """The place of one figure in the whole, in pixels from the lower left corner, and the renumbering of its parts.
 
-    `left` and `bottom` are the corner of its plot area and `width` and `height` the size of that. `axes` and `scenes`
-    are how many of each the figures before it have.
+    `left` and `bottom` are the corner of its plot area, `width` and `height` its size. `axes` and `scenes` count those
+    of the figures before it.
     """
 
     number: int
@@ -157,11 +157,11 @@ class FigurePlace:
     scenes: int
 
     def x(self, share: float) -> float:
-        """A place from 0 to 1 over the width of the plot area, as one over the width of the whole."""
+        """A place from 0 to 1 across the plot area as a place across the whole."""
         return (self.left + share * self.width) / self.whole[0]
 
     def y(self, share: float) -> float:
-        """The same over the height."""
+        """The same for the height."""
         return (self.bottom + share * self.height) / self.whole[1]
 
     def axis(self, name: str) -> str:
@@ -182,7 +182,7 @@ class FigurePlace:
 
 
 def side_by_side(figures: Sequence[go.Figure], columns: int | None = None) -> go.Figure:
-    """One figure of several, in rows from the left, of as many columns as look about square, at most three.
+    """One figure from several, in rows from the left; by default in at most three columns, about square.
 
     Frames, buttons and sliders are left out: they would move all figures at once.
 
@@ -221,7 +221,7 @@ def side_by_side(figures: Sequence[go.Figure], columns: int | None = None) -> go
 def _tell_scenes_apart(layout: dict[str, Any], whole: tuple[float, float]) -> None:
     """Cut a few pixels off both sides of scenes until none has the size of the one drawn before it.
 
-    The first one is drawn after the last, too. Only the width changes, by which a scene is cropped and not scaled.
+    The first one is also drawn after the last. Only the width changes: it crops a scene without scaling it.
     """
     names = [key for key in layout if re.fullmatch(r"scene\d*", key)]
     sizes: list[tuple[float, float]] = []
@@ -240,9 +240,9 @@ def _tell_scenes_apart(layout: dict[str, Any], whole: tuple[float, float]) -> No
 
 
 def _with_short_legend(figure: go.Figure) -> go.Figure:
-    """A copy whose legend stands upright where it has more than a row, with room for it above the caption.
+    """A copy with a vertical legend, and room for it above the caption, if the legend has more than one row.
 
-    Plotly breaks the rows of a legend only at the width of the whole.
+    Plotly wraps the rows of a legend only at the width of the whole.
     """
     names = [trace.name for trace in figure.data if trace.name and trace.showlegend is not False]
     rows = legend_rows(names, figure.layout.width - figure.layout.margin.l - figure.layout.margin.r)
@@ -287,7 +287,7 @@ def _moved_trace(trace: dict[str, Any], place: FigurePlace) -> dict[str, Any]:
 
 
 def _moved_part(part: dict[str, Any], place: FigurePlace) -> dict[str, Any]:
-    """A legend or colour bar that is placed over the plot area of its figure."""
+    """A legend or colour bar with its place moved to the whole."""
     moved = {**part, "x": place.x(part.get("x", 1.02)), "y": place.y(part.get("y", 0.5))}
     if part.get("lenmode", "fraction") == "fraction" and "len" in part:
         moved["len"] = part["len"] * place.height / place.whole[1]
@@ -295,7 +295,7 @@ def _moved_part(part: dict[str, Any], place: FigurePlace) -> dict[str, Any]:
 
 
 def _add_layout(layout: dict[str, Any], own: dict[str, Any], place: FigurePlace) -> None:
-    """Add what the layout of one figure places to `layout`."""
+    """Add the placed parts of one figure's layout to `layout`."""
     for key, value in own.items():
         if re.fullmatch(r"[xy]axis\d*", key):
             name = place.axis(key)
@@ -322,7 +322,7 @@ def _moved_axis(axis: dict[str, Any], key: str, place: FigurePlace) -> dict[str,
 
 
 def _moved_mark(mark: dict[str, Any], place: FigurePlace, keys: Sequence[str]) -> dict[str, Any]:
-    """An annotation or a shape: by paper where it was so, else by the renumbered axes."""
+    """An annotation or a shape, relative to the paper or to the renumbered axes."""
     moved = dict(mark)
     for letter, to in (("x", place.x), ("y", place.y)):
         reference = mark.get(f"{letter}ref", letter)
@@ -402,7 +402,7 @@ def compare_figures(
 
 
 def draw_comparison(landscapes: Sequence[Given], mode: str, spec: ComparisonSpec) -> list[ComparedFigure]:
-    """The same of a comparison as it is asked for."""
+    """The same for a `ComparisonSpec`."""
     items = compared(landscapes)
     check_mode(mode, items, spec.observable)
     return MODE_TABLE[mode].draw(items, spec)
@@ -419,7 +419,7 @@ def comparison_kind(mode: str, items: Sequence[ComparedLandscape], kind: str | N
     if kind is not None and kind not in fitting:
         choose_kind(
             replace(items[0].surface, name=items[0].label), kind
-        )  # refuses an unknown kind, and one for another number of axes
+        )  # raises for an unknown kind, and for one with another number of axes
         raise JobError(f"kind: {quoted(kind)} does not fit the mode {quoted(mode)}; known: {', '.join(fitting)}")
     return kind or fitting[0]
 
@@ -455,9 +455,9 @@ def show_differences(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -
 
 
 def tile(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -> list[ComparedFigure]:
-    """One figure each, whose caption says what sets them apart, as each may be read by itself.
+    """One figure per landscape; each caption names the differences, since a figure may be read alone.
 
-    With one scale, the ends are given to each, from which all choose the same contour lines.
+    On a common scale, all get the same ends, and so choose the same contour lines.
     """
     of_each = replace(spec, notes=tuple(map(capitalised, contrasts(items))))
     if spec.lock:
@@ -476,7 +476,7 @@ def tile(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -> list[Compa
 
 
 def _share_heights(figures: Sequence[go.Figure]) -> None:
-    """Give panels of curves one range per row: theirs also depends on the bands and paths of each."""
+    """Give panels of curves one range per row; their own ranges also depend on bands and paths."""
     curves = [drawn for drawn in figures if "curve" in _roles(drawn)]
     for axis in ("yaxis", "yaxis2"):
         ranges = [drawn.layout[axis].range for drawn in curves if axis in drawn.layout and drawn.layout[axis].range]
@@ -488,7 +488,7 @@ def _share_heights(figures: Sequence[go.Figure]) -> None:
 
 
 def _roles(drawn: go.Figure) -> set[str]:
-    """'curve' where the values are drawn as lines."""
+    """{'curve'} if the values are drawn as lines."""
     return {"curve" for trace in drawn.data if trace.type == "scatter" and (trace.meta or {}).get("role") == "field"}
 
 

@@ -1,6 +1,6 @@
-"""Drawing one axis: each observable in a panel of its own, with a band of two standard errors on either side.
+"""Drawing one axis: a panel per observable, with a band of ± two standard errors.
 
-The loss has the band of its rise over the origin where that is known: the error of its shape, not of its height.
+The loss has the band of its rise over the origin, if known: the error of its shape, not of its height.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def seed_names(data: FigureData) -> list[str]:
 
 
 def seed_band(data: FigureData, spec: FigureSpec, bottom: float, **place: Any) -> list[go.Scatter]:
-    """The band as a polygon without an edge; nothing where lines of other seeds were not evaluated.
+    """The band as a polygon without an edge; empty if lines of other seeds were not evaluated.
 
     Args:
-        bottom: nothing reaches below it where the scale is logarithmic.
+        bottom: the lower limit on a logarithmic scale.
         place: the panel, as plotly's `xaxis` and `yaxis`.
     """
     if data.seeds is None:
@@ -82,7 +82,7 @@ PLOT_PX, PANEL_PX, GAP_PX = 620, 300, 34
 
 @dataclass(frozen=True)
 class CurvePanel:
-    """The place of one panel, counted from above: the names of its axes, and its part [bottom, top] of the height."""
+    """A panel, numbered from the top: the names of its axes, and its part [bottom, top] of the height."""
 
     number: int
     x: str
@@ -148,7 +148,7 @@ def _legend(observables: Sequence[FigureData]) -> list[str]:
 
 
 def y_limits(data: FigureData) -> tuple[float, float]:
-    """The range of the panel in drawn units: the scale's, and the band and the path as far as they stay near it.
+    """The range of the panel in drawn units: the scale's, extended by the band and the path if they stay near it.
 
     A band that is broad everywhere is shown whole, since noise would otherwise look like a shape. A band that is broad
     at one end only is cut off there.
@@ -190,7 +190,7 @@ def band(x: Floats, values: Floats, error: Floats, floor: float) -> tuple[list[f
 
 
 def band_name(data: FigureData) -> str:
-    """What the band around a curve is, in the legend."""
+    """The legend entry of the band around a curve."""
     return "± 2 standard errors" + ("" if data.rise_error is None else " of the rise over the origin")
 
 
@@ -214,7 +214,7 @@ def _panel(
 
 
 def _origin_height(data: FigureData) -> float | None:
-    """The value at the origin, None where the origin is not on the axis or its value not known."""
+    """The value at the origin; None if it is unknown or the origin is not on the axis."""
     if data.origin is None or not math.isfinite(data.origin.height):
         return None
     return data.scale.real(data.origin.height)
@@ -262,7 +262,7 @@ def _curve(data: FigureData, shown: Floats, panel: CurvePanel, spec: FigureSpec)
     axis, colours = data.axes[0], _colours(panel)
     name = data.observable.replace("_", " ")
     raw, value = pointer_values(data)
-    # Of a refined landscape the dots are the points that were evaluated.
+    # On a refined landscape, dots mark the evaluated points.
     size = 4 if data.interpolated is None else np.where(data.interpolated == 0, 5, 0)
     dotted = len(axis.coordinates) <= 60 or data.interpolated is not None
     return go.Scatter(
@@ -339,7 +339,7 @@ def _x_range(data: FigureData) -> list[float]:
 
 
 def _over_curve(data: FigureData, path: DrawnPath) -> DrawnPath:
-    """The path as one of a plane: its height, in real values, in place of the second axis."""
+    """The path with its height, in real values, in place of the second axis."""
     height = np.array([data.scale.real(float(drawn)) for drawn in path.height])
     labels = tuple(label for label in path.labels if np.isfinite(height[label.index]))
     return replace(path, places=(path.places[0], height), labels=labels)

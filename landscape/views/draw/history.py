@@ -1,7 +1,6 @@
 """The training history as a figure: loss, metrics and learning rate, with the landscapes' intervals shaded.
 
-Several runs are drawn over one another. A panel's curves share the x axis of all panels, so that the pointer reads
-every quantity at once.
+Several runs are overlaid. All panels share one x axis, so the pointer reads every quantity at once.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ PLOT_PX, TALLEST_PX, PANEL_PX, GAP_PX, BELOW_PX, LEGEND_ROW_PX = 620.0, 210.0, 1
 SHADES = ("rgba(214,51,108,0.16)", "rgba(47,93,155,0.16)", "rgba(58,125,68,0.18)", "rgba(179,92,0,0.16)")
 WATCHED = "#d6336c"  # where rules fired
 WATCHED_NAME = "a rule of watch fired"
-MOST_NAME_ROWS = 6  # of intervals: further names would take more room than the curves, and are shown by the pointer
+MOST_NAME_ROWS = 6  # of intervals: more names would need more room than the curves; the pointer shows the others
 LONGEST_NAME = 40  # characters of a run's name in the legend
 POINTS_PER_INTERVAL = 100  # places where the pointer finds an interval
 
 
 @dataclass(frozen=True)
 class HistoryPanel:
-    """The place of one quantity: plotly's name of its y axis, and its part [bottom, top] of the height."""
+    """The panel of one quantity: plotly's name of its y axis, and its part [bottom, top] of the height."""
 
     y: str
     bottom: float
@@ -119,7 +118,7 @@ def _legend(history: HistoryData) -> list[str]:
 
 
 def _y_axis(name: str, series: Sequence[Series], panel: HistoryPanel, log: bool) -> dict[str, Any]:
-    """The axis of one panel. A constant gets a range that begins at 0, where plotly would show it from -1 to 1."""
+    """The axis of one panel. A constant gets a range from 0; plotly's own would be -1 to 1."""
     title = {"text": text(capped(name.replace("_", " "), LONGEST_NAME)), "font": {"size": 12}}
     axis: dict[str, Any] = {"domain": [panel.bottom, panel.top], "anchor": "x", "title": title}
     values = np.concatenate([line.y for line in series])
@@ -136,7 +135,7 @@ def _decades(values: np.ndarray) -> float:
 
 
 def _colours(history: HistoryData, one: Series, panel: int) -> dict[str, str]:
-    """The colours of a curve per theme: by panel where there is one run, else by run."""
+    """The colours of a curve per theme: by panel for a single run, else by run."""
     if len(history.runs) > 1:
         return look(one.run).colours
     return {"light": CURVES[panel % len(CURVES)], "dark": DARK_CURVES[panel % len(DARK_CURVES)]}
@@ -163,7 +162,7 @@ def _trace(one: Series, y_axis: str, colours: dict[str, str], history: HistoryDa
 
 
 def _first_of_each_run(traces: list[Any], history: HistoryData) -> list[Any]:
-    """The same traces, the first of each run in the legend where there are several runs, and of all crosses one."""
+    """The same traces, with legend entries for the first one of each of several runs, and for one set of crosses."""
     shown: set[int] = set()
     for cross in [trace for trace in traces if trace.meta["role"] == "watch"][:1]:
         cross.showlegend = True
@@ -175,7 +174,7 @@ def _first_of_each_run(traces: list[Any], history: HistoryData) -> list[Any]:
 
 
 def _title(interval: PathInterval, history: HistoryData) -> str:
-    """The name of a landscape, with its run where not all runs that are shown have it."""
+    """The name of a landscape, with its runs unless all shown runs have it."""
     drawn = {line.run for line in history.series}
     if drawn <= set(interval.runs):
         return interval.name
@@ -193,7 +192,7 @@ def _found(interval: PathInterval, history: HistoryData) -> dict[str, Any]:
 
 
 def _longest(intervals: Sequence[PathInterval]) -> list[PathInterval]:
-    """Of each landscape's stretches the longest, which bears its name."""
+    """The longest stretch of each landscape, which gets its name."""
     found: dict[tuple[str, tuple[int, ...]], PathInterval] = {}
     for interval in intervals:
         key = interval.name, interval.runs
@@ -203,7 +202,7 @@ def _longest(intervals: Sequence[PathInterval]) -> list[PathInterval]:
 
 
 def _target(interval: PathInterval, history: HistoryData) -> go.Scatter:
-    """What the pointer meets within an interval, in the uppermost panel: invisible points along its first curve."""
+    """Invisible points for the pointer within an interval, along the first curve of the top panel."""
     of_run = [line for line in history.series if line.run in interval.runs] or list(history.series)
     curve = next((line for line in of_run if line.name == history.columns[0]), None)
     inside = curve.x[(curve.x >= interval.start) & (curve.x <= interval.stop)] if curve is not None else np.empty(0)
@@ -230,7 +229,7 @@ def _marks_of(history: HistoryData, run: int) -> list[Mark]:
 
 
 def _watched(marks: Sequence[Mark], history: HistoryData) -> go.Scatter:
-    """Crosses on the first curve of a run where rules fired; the pointer reads which."""
+    """Crosses on the first curve of a run where rules fired; the pointer shows which."""
     curve = next((line for line in history.series if line.run == marks[0].run), history.series[0])
     panel, order = history.columns.index(curve.name), np.argsort(curve.x, kind="stable")
     x = [mark.x for mark in marks]

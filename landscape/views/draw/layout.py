@@ -32,7 +32,7 @@ NEEDLESS_BUTTONS = ["sendChartToCloud", "lasso2d", "select2d", "autoScale2d"]
 class Frame:
     """Sizes in pixels: the plot area (width, height), the margins (left, right, top, bottom), and the parts below it.
 
-    `legend_at` and `caption_at` are how far under the plot area the legend and the caption begin.
+    The legend begins `legend_at` and the caption `caption_at` pixels below the plot area.
     """
 
     plot: tuple[float, float]
@@ -72,7 +72,7 @@ def wrapped(plain: str, width: float, font: float = 13) -> str:
 
 
 def one_line(plain: str, width: float, font: float = 13) -> str:
-    """A title for plotly in one line of `width` pixels: in fewer words, then cut off, where it is too long."""
+    """A title for plotly in one line of `width` pixels; a long one is shortened, then cut off."""
     return text(in_fewer_words(plain, max(8, int(width / (0.55 * font)))))
 
 
@@ -90,8 +90,8 @@ def make_frame(
 
     Args:
         plot: width and height of the plot area, in pixels.
-        left, right: the margins, in pixels; both grow where the figure would be too narrow for its caption.
-        below: pixels that the axis takes under the plot area.
+        left, right: the margins, in pixels; both grow if the figure would be too narrow for its caption.
+        below: pixels of the axis under the plot area.
         legend: the names of the legend's entries.
     """
     spare = max(0.0, MIN_WIDTH - (plot[0] + left + right))
@@ -141,7 +141,7 @@ def base_layout(data: FigureData, spec: FigureSpec, frame: Frame) -> dict[str, A
 
 
 def empty_annotations(data: FigureData, frame: Frame) -> list[dict[str, Any]]:
-    """A sentence in the middle of the plot where nothing can be drawn there."""
+    """A sentence in the middle of a plot that has nothing to draw."""
     sentence = why_empty(data.states)
     if not sentence:
         return []
@@ -190,7 +190,7 @@ def colour_bar(data: FigureData, length: float, even: EvenLevels | None = None) 
 
     Args:
         length: of the bar, in pixels.
-        even: the units of a trace whose levels are spaced evenly, where those are not the drawn ones.
+        even: the evenly spaced units of a trace, if they differ from the drawn ones.
     """
     ticks, texts = spread_ticks(data.scale, length)
     return {
@@ -212,14 +212,14 @@ def colour_bar(data: FigureData, length: float, even: EvenLevels | None = None) 
 
 
 def bar_title(words: str) -> dict[str, Any]:
-    """The title of a colour bar in lines that fit the margin beside the plot, smaller where a word is longer."""
+    """The title of a colour bar in lines that fit the margin beside the plot; in a smaller font for long words."""
     font = 13 if max(map(len, words.split()), default=0) <= BAR_TITLE_PX / (0.52 * 13) else 11
     lines = textwrap.wrap(words, int(BAR_TITLE_PX / (0.52 * font)), max_lines=BAR_TITLE_LINES, placeholder="…")
     return {"text": "<br>".join(text(line) for line in lines), "side": "top", "font": {"size": font}}
 
 
 def label_carrier(data: FigureData, even: EvenLevels, which: slice) -> dict[str, Any]:
-    """A colour bar without anything to see, from which plotly takes the texts of lines that carry their values."""
+    """An invisible colour bar, from which plotly takes the labels of contour lines."""
     ticks = even.values(np.array(data.scale.ticks[which]))
     return {
         "tickmode": "array",
@@ -231,22 +231,22 @@ def label_carrier(data: FigureData, even: EvenLevels, which: slice) -> dict[str,
         "outlinewidth": 0,
         "bgcolor": "rgba(0,0,0,0)",
         "len": 1,
-        "x": 3,  # beyond the figure: even a bar of no size leaves a speck
+        "x": 3,  # outside the figure: even a bar of size 0 leaves a speck
         "lenmode": "pixels",
     }
 
 
 def spread_ticks(scale: Scale, length: float, spacing: float = 15) -> tuple[list[float], list[str]]:
-    """The scale's ticks, as many of them as stand at least `spacing` pixels apart, and their texts."""
+    """A subset of the scale's ticks at least `spacing` pixels apart, and their texts."""
     most = max(1, int(length / spacing))
     keep = slice(None, None, -(-len(scale.ticks) // most))
     return list(scale.ticks[keep]), list(scale.texts[keep])
 
 
 def with_levels(data: FigureData) -> FigureData:
-    """The same with the number of contour lines in its caption, for drawings that have such lines.
+    """The same with the number of contour lines in its caption, for drawings with such lines.
 
-    Fewer than those of the scale are drawn where the values do not fill it, such as on a scale shared with others.
+    If the values do not fill the scale, such as a shared one, fewer lines than the scale's are drawn.
     """
     note, ticks, drawn = data.scale.levels_note, np.asarray(data.scale.ticks), data.drawn[np.isfinite(data.drawn)]
     if why_empty(data.states):
@@ -261,28 +261,29 @@ def finish(data: FigureData, traces: Sequence[Any], layout: dict[str, Any], meta
     """The figure of these traces and this layout.
 
     Args:
-        meta: what the report's script needs to fit the figure to the page.
+        meta: for the report's script, which fits the figure to the page.
     """
     layout["meta"] = meta | {"caption": sentence(data.caption)}
     return go.Figure(list(traces), layout)
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the pointer shows of a point: its value ± two standard errors, and its rise over the origin ± its own two.
+# The pointer's text at a point: its value ± two standard errors, and its rise over the origin ± two of its own.
 
 
 NOTE = "%{text}"
-INTERPOLATED = ", interpolated"  # the page's script knows these points by it
+INTERPOLATED = ", interpolated"  # the page's script recognises interpolated points by this text
 
 
 def pointer_values(data: FigureData) -> tuple[Floats, str]:
-    """The numbers that the pointer shows of each point, and plotly's template for them.
+    """The numbers that the pointer shows at each point, and plotly's template for them.
 
-    Of a refined landscape the template ends with the text of `pointer_notes`, as plotly has one for all points.
+    For a refined landscape the template ends with the text of `pointer_notes`, as plotly has one template for all
+    points.
 
     Returns:
-        [..., columns] with the shape of the values first, NaN but for the value where a point was not evaluated; and a
-        template of which the part after "|" is the rise.
+        [..., columns], the shape of the values first; at points that were not evaluated, all but the value are NaN. And
+        a template whose part after "|" is the rise.
     """
     columns = pointer_columns(data.values, data.error, data.rise, data.rise_error)
     value = "%{customdata[0]:.5g}"
@@ -298,10 +299,10 @@ def pointer_values(data: FigureData) -> tuple[Floats, str]:
 
 
 def pointer_notes(data: FigureData) -> NDArray[np.object_] | None:
-    """What stands after each value of a refined landscape: its errors and its rise, or that it is interpolated.
+    """The text after each value of a refined landscape: its errors and its rise, or that it is interpolated.
 
     Returns:
-        Texts in the shape of the values, None of a landscape of which every point was evaluated.
+        Texts in the shape of the values; None if every point was evaluated.
     """
     if data.interpolated is None:
         return None
@@ -315,7 +316,7 @@ def pointer_notes(data: FigureData) -> NDArray[np.object_] | None:
 
 
 def pointer_columns(values: Floats, error: Floats | None, rise: Floats | None, rise_error: Floats | None) -> Floats:
-    """The numbers of `pointer_values`, of which the errors are doubled; what is not known has no column."""
+    """The numbers of `pointer_values`, with doubled errors; unknown ones have no column."""
     columns = [values]
     columns += [2 * error] if error is not None else []
     columns += [rise, 2 * rise_error] if rise is not None and rise_error is not None else []
@@ -326,7 +327,7 @@ def pointer_text(name: str, value: str) -> str:
     """The lines that the pointer shows for one observable; `value` is the template of `pointer_values`.
 
     Args:
-        name: of the observable, plain text, of which plotly takes nothing for markup or for a place of its template.
+        name: of the observable, plain text; markup and template characters in it are escaped.
     """
     shown, _, rise = value.partition("|")
     plain = text(name).replace("%{", "&#37;{")
@@ -335,9 +336,9 @@ def pointer_text(name: str, value: str) -> str:
 
 
 def of_heights(data: FigureData) -> dict[str, Any]:
-    """What the pointer shows of a surface over two axes, as options of its trace.
+    """The pointer's text for a surface over two axes, as options of its trace.
 
-    Plotly looks up the numbers and texts of a surface by [x, y], though its heights are [y, x].
+    Plotly indexes the numbers and texts of a surface by [x, y], although its heights are [y, x].
     """
     notes = pointer_notes(data)
     return {

@@ -1,4 +1,4 @@
-"""The layer of uncertainty: where the values cannot be told from that of the origin, and how far they may be off."""
+"""Marks over the values: uncertainty, extrema, edges of refinement, missing points, networks, the origin."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ VEIL = {"light": "rgba(255,255,255,0.45)", "dark": "rgba(20,24,31,0.5)"}
 
 
 def unclear_names(data: FigureData) -> list[str]:
-    """The legend entry of the region on a plane or in a volume, where it is drawn."""
+    """The legend entry of the uncertain region on a plane or in a volume, if it is drawn."""
     return [] if data.difference is None else [data.unclear]
 
 
 def unclear_region(data: FigureData, spec: FigureSpec) -> list[go.Contour]:
-    """Where the values of a plane cannot be told from that of the origin: veiled, with a dashed edge."""
+    """The region of a plane whose values cannot be told from the origin's: faded, with a dashed edge."""
     if data.difference is None:
         return []
     edge = {"width": 1.4, "dash": "dash", "smoothing": 0.6 if max(data.difference.shape) <= 100 else 0.0}
@@ -40,7 +40,7 @@ def unclear_region(data: FigureData, spec: FigureSpec) -> list[go.Contour]:
             x=data.axes[0].coordinates,
             y=data.axes[1].coordinates,
             z=typed(data.difference),
-            # Plotly fills what does not fulfil the condition.
+            # Plotly fills the region that does not fulfil the condition.
             contours={"type": "constraint", "operation": ">", "value": 1},
             connectgaps=False,
             hoverinfo="skip",
@@ -107,7 +107,7 @@ def error_sheets(data: FigureData, spec: FigureSpec) -> list[go.Surface]:
 # ----------------------------------------------------------------------------------------------------
 # The marks of minima and of the saddles at which they merge: dots and crosses, each in its own legend entry.
 
-# Ink with an edge of paper, so that they are seen on any colour; smaller than the marks of the path, on which they lie.
+# Dark with a light edge, to be visible on any colour; smaller than the marks of the path, on which they lie.
 FLAT = {"minima": ("circle", 9, 1.6), "saddles": ("x", 9, 1.2)}
 SPACE = {"minima": ("circle", 5, 1), "saddles": ("x", 3.5, 0)}
 ROLE = "extrema"
@@ -129,7 +129,7 @@ def flat_extrema(data: FigureData, spec: FigureSpec, **place: Any) -> list[go.Sc
         x, y = marks.places[0], _real(data, marks) if len(data.axes) == 1 else marks.places[1]
         spots = (
             {"x": x, "y": y} if len(x) else {"x": [None], "y": [None]}
-        )  # without any, the legend would lose its entry
+        )  # a trace without points would lose its legend entry
         traces.append(go.Scatter(**spots, **_look(marks, FLAT[kind], spec), **place))
     return traces
 
@@ -148,7 +148,7 @@ def space_extrema(data: FigureData, spec: FigureSpec, lift: float = 0.0) -> list
 
 
 def _kinds(data: FigureData) -> list[tuple[str, Marks]]:
-    """The marks that the landscape has; the saddles first, as of two marks at one place the minimum is to be seen."""
+    """The marks of the landscape; saddles first, so that a minimum at the same place is drawn over a saddle."""
     if data.extrema is None:
         return []
     both = [("saddles", data.extrema.saddles), ("minima", data.extrema.minima)]
@@ -177,14 +177,14 @@ def _look(marks: Marks, shape: tuple[str, float, float], spec: FigureSpec) -> Ma
 
 
 # ----------------------------------------------------------------------------------------------------
-# Marks of a refined landscape: dotted lines where its steps get finer, and dots on a curve where it was evaluated.
+# Marks of a refined landscape: dotted lines where its steps get finer, and dots at the evaluated points of a curve.
 
 NAME = "edges of finer steps"
 WIDTH = 1.1
 
 
 def finer_names(data: FigureData) -> list[str]:
-    """The legend entry of the edges, where the landscape is refined."""
+    """The legend entry of the edges, if the landscape is refined."""
     return [] if data.interpolated is None else [NAME]
 
 
@@ -192,7 +192,7 @@ def edge_places(data: FigureData, *, every_point: bool = False) -> tuple[Floats,
     """The edges on a plane, one after another, with NaN after each.
 
     Args:
-        every_point: the points of the grid between the ends of each edge as well, for lines on a surface.
+        every_point: also return the grid points between the ends of each edge, for lines on a surface.
 
     Returns:
         Both coordinates, and the drawn values there.
@@ -210,7 +210,7 @@ def edge_places(data: FigureData, *, every_point: bool = False) -> tuple[Floats,
 
 
 def flat_edges(data: FigureData, spec: FigureSpec) -> list[go.Scatter]:
-    """The edges on a plane, with a halo as they cross all colours; as many traces also where a slice has no edge."""
+    """The edges on a plane, with a halo as they cross all colours; the same number of traces without any edge."""
     if data.interpolated is None:
         return []
     x, y, _ = edge_places(data)
@@ -228,7 +228,7 @@ def space_edges(data: FigureData, spec: FigureSpec, lift: float) -> list[go.Scat
     """The edges on a surface.
 
     Args:
-        lift: of the lines above the values, so that they do not sink into the surface.
+        lift: the height of the lines above the values, so that they do not sink into the surface.
     """
     if data.interpolated is None:
         return []
@@ -245,11 +245,11 @@ def space_edges(data: FigureData, spec: FigureSpec, lift: float) -> list[go.Scat
 def hatched(
     states: NDArray[np.uint8], x: Floats, y: Floats, codes: Sequence[int], theme: str = "light", **place: Any
 ) -> list[go.Scatter]:
-    """One filled and hatched trace per code, also where nothing is missing for that reason.
+    """One filled and hatched trace per code, empty if nothing is missing for that reason.
 
     Args:
         states: [y, x], the state of each point.
-        codes: the reasons to draw; frames of an animation need the same traces, also where one is empty.
+        codes: the reasons to draw; frames of an animation need the same traces, even empty ones.
         place: the panel, as plotly's `xaxis` and `yaxis`.
     """
     squares = square_states(states)
@@ -296,8 +296,8 @@ def symbols(
 
     Args:
         states: [y, x] or [z, y, x], the state of each point; `axes` are their coordinates, x first.
-        floor: the height of the symbols; None where a point has a place of its own on three axes.
-        most: symbols per reason to draw; where more points are missing, every k-th has one.
+        floor: the height of the symbols; None for three axes, where a point has its own place.
+        most: symbols per reason to draw; if more points are missing, every k-th has one.
     """
     traces = []
     for code in missing_states(states):
@@ -331,7 +331,7 @@ NETWORK_SIZE, LABEL_PX = 13, 18
 
 
 def network_names(data: FigureData) -> list[str]:
-    """The legend entries of the marks and of the curve, where there are any."""
+    """The legend entries of the marks and of the curve, if there are any."""
     return [] if data.networks is None else [data.networks.title, *([data.networks.curve_name] * has_curve(data))]
 
 
@@ -369,7 +369,7 @@ def flat_networks(data: FigureData, spec: FigureSpec) -> list[go.Scatter]:
 
 
 def network_labels(data: FigureData) -> list[dict[str, Any]]:
-    """The names above the marks as annotations, on a light ground so that they read on any colour."""
+    """The names above the marks as annotations, on a light ground to be readable on any colour."""
     if data.networks is None:
         return []
     return [
@@ -389,7 +389,7 @@ def network_labels(data: FigureData) -> list[dict[str, Any]]:
 
 
 def space_networks(data: FigureData, spec: FigureSpec, lift: float) -> list[go.Scatter3d]:
-    """The networks and the curve on the surface, `lift` above it; those beyond the grid are left out."""
+    """The networks and the curve, `lift` above the surface; networks beyond the grid are left out."""
     networks = data.networks
     if networks is None or not np.isfinite(networks.heights).any():
         return []
@@ -426,21 +426,21 @@ def space_networks(data: FigureData, spec: FigureSpec, lift: float) -> list[go.S
 # ----------------------------------------------------------------------------------------------------
 # The mark of the origin: a thin cross where the axes are 0, in its own legend entry.
 
-ARM = 0.05  # of an axis: the reach of the mark in space, to either side
+ARM = 0.05  # of an axis: the length of an arm of the mark in space
 ORIGIN_SIZE, LINE, HALO = (
     24,
     1.3,
     3.5,
-)  # the arms reach out beyond the mark of the last snapshot, often at the same place
+)  # the arms reach beyond the mark of the last snapshot, which is often at the same place
 
 
 def origin_names(data: FigureData) -> list[str]:
-    """The legend entry of the mark, where there is one."""
+    """The legend entry of the mark, if there is one."""
     return [] if data.origin is None else [data.origin.name]
 
 
 def flat_origin(data: FigureData, spec: FigureSpec, y: float = 0.0, **place: Any) -> list[go.Scatter]:
-    """The mark on a plane at (0, `y`): a cross with a halo, so that it is seen on any colour.
+    """The mark on a plane at (0, `y`): a cross with a halo, to be visible on any colour.
 
     Args:
         place: the panel, as plotly's `xaxis` and `yaxis`.
@@ -474,9 +474,9 @@ def _crosses(size: float, width: float, colours: Mapping[str, str]) -> dict[str,
 
 
 def space_origin(data: FigureData, spec: FigureSpec, z: float) -> list[go.Scatter3d]:
-    """The mark in space at (0, 0, `z`): three thin lines that cross; empty where the height is not known.
+    """The mark in space at (0, 0, `z`): three crossing thin lines; empty if the height is not known.
 
-    Lines, as plotly makes a marker in space from a letter, which takes longer than all else that is drawn.
+    Plotly draws a marker in space from a letter, which is slower than all the rest of the figure.
     """
     if data.origin is None or not np.isfinite(z):
         return []

@@ -1,4 +1,4 @@
-"""What an overlay shows of each landscape beside its values: the legend entry, the path, the last snapshot."""
+"""Overlays of several landscapes: their legend entries, paths and last snapshots; as contours, curves or surfaces."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from landscape.views.prepare.words import observable_title
 LEGEND = {"traceorder": "normal", "itemsizing": "trace"}  # entries in rows, each with its own line style
 LEGEND_ROW_PX, LEGEND_GAP_PX = 22, 8
 KEY_RANK = 900  # of plotly's 1000: the landscapes come first in the legend
-NEAR, WIDER = 0.015, 0.8  # of the width of the plot: marks so near hide one another; of the size of one that is hidden
+NEAR, WIDER = 0.015, 0.8  # of the plot's width: marks this close hide one another; of a hidden mark's size: its growth
 LONGEST_LABEL = 48  # characters of a label in the legend
 
 
@@ -66,7 +66,7 @@ def entry(label: str) -> str:
 def end_entry(label: str, path: DrawnPath) -> str:
     """The legend entry of the last snapshot, such as 'sgd: minimum, last snapshot (epoch 20)'.
 
-    Of one of several paths, the run is named: 'both, last snapshot of sgd (epoch 20)'.
+    With several paths, the run is named: 'both, last snapshot of sgd (epoch 20)'.
     """
     last = f"{path.end_name} of {text(path.run)} ({path.unit} {path.numbers[-1]})" if path.run else path.end_name
     return f"{entry(label)}, {last}"
@@ -79,7 +79,7 @@ def overlay_names(labels: Sequence[str], paths: Sequence[Sequence[DrawnPath]]) -
 
 
 def flat_key(label: str, number: int, look: SeriesStyle, spec: FigureSpec) -> go.Scatter:
-    """The legend entry of lines on a plane: a trace without points, as a contour trace has no entry of this look."""
+    """The legend entry of lines on a plane: a trace without points, as a contour trace's own entry looks different."""
     lines = {theme: {"line": {"color": look.colours[theme], "dash": look.dash, "width": 2}} for theme in look.colours}
     return go.Scatter(
         x=[None],
@@ -119,7 +119,7 @@ def flat_marks(
     """The path on a plane in the landscape's own look, and its last snapshot.
 
     Args:
-        joined: draw the path, and not the last snapshot alone.
+        joined: draw the path; otherwise only the last snapshot.
     """
     x, y = path.places[0], path.places[1]
     group = {"legendgroup": f"item {number}"}
@@ -171,12 +171,12 @@ def flat_marks(
 def space_marks(
     overlay: PathInSpace, label: str, number: int, look: SeriesStyle, spec: FigureSpec
 ) -> list[go.Scatter3d]:
-    """The path in space in the landscape's own colour, its snapshots, and the last one where its height is known."""
+    """The path in space in the landscape's own colour, its snapshots, and the last one if its height is known."""
     path, line, height = overlay.path, overlay.line, overlay.height
     if not np.isfinite(height).any():
         return []
     group = {"legendgroup": f"item {number}"}
-    light = look.colours["dark"]  # the light one of the two, as the surface below is in the other
+    light = look.colours["dark"]  # the lighter one; the surface below has the other
     fills = [light if finite else PATH_HALO for finite in np.isfinite(path.own)]  # white without a height of its own
     colour = {theme: {"line": {"color": light, "width": spec.path_width * 2}} for theme in look.colours}
     joined = go.Scatter3d(
@@ -211,7 +211,7 @@ def space_marks(
 def space_end(
     path: DrawnPath, label: str, number: int, look: SeriesStyle, spec: FigureSpec, height: float, colour: str = ""
 ) -> list[go.Scatter3d]:
-    """The last snapshot in space at that height, where it is known.
+    """The last snapshot in space at that height, if it is known.
 
     Args:
         colour: default: that of the look.
@@ -254,7 +254,7 @@ def add_marks(figure: go.Figure, traces: Sequence[Any]) -> go.Figure:
 
 
 def widen_hidden(traces: Sequence[Any], layout: go.Layout) -> None:
-    """Make a last snapshot larger for each later one at its place, under which it could not be seen."""
+    """Enlarge a last snapshot for each later one at the same place, which would hide it."""
     ends = [trace for trace in traces if (trace.meta or {}).get("role") == "end"]
     near = [NEAR * abs(high - low) for low, high in (layout[f"{name}axis"].range or (0, 0) for name in "xy")]
     for k, one in enumerate(ends):
@@ -272,15 +272,15 @@ def _names(traces: Sequence[Any]) -> list[str]:
 
 
 def on_curve(path: DrawnPath, real: Any) -> DrawnPath:
-    """The path over a curve as one of a plane: its height, in real values, in place of the second axis."""
+    """The path over a curve, with its height, in real values, in place of the second axis."""
     height = np.array([real(float(drawn)) for drawn in path.height])
     return replace(path, places=(path.places[0], height))
 
 
 # ----------------------------------------------------------------------------------------------------
-# Contour lines of several landscapes over one another, each set in a colour and a line style of its own.
+# Overlaid contour lines of several landscapes, each set in its own colour and line style.
 
-FAINT = 0.45  # opacity of the hatches of missing points, under which another landscape may have values
+FAINT = 0.45  # opacity of the hatches of missing points: another landscape may have values below
 
 
 def draw_contour_overlay(data: OverlayData, spec: FigureSpec) -> go.Figure:
@@ -322,9 +322,9 @@ def _themed(scales: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pointer(data: OverlayData, number: int) -> dict[str, Any]:
-    """What the pointer shows: where all have the same points, the values of all at once, else only one's own.
+    """The pointer's text: the values of all landscapes if they have the same points, else only its own.
 
-    Plotly asks only the uppermost trace under the pointer.
+    Plotly shows only the top trace under the pointer.
     """
     fields = data.fields
     first = [axis.coordinates for axis in fields[0].axes]
@@ -343,13 +343,13 @@ def _pointer(data: OverlayData, number: int) -> dict[str, Any]:
 
 
 def _notes(fields: Sequence[FigureData]) -> np.ndarray | None:
-    """The last line of the pointer where landscapes are refined: whether any of the values is interpolated."""
+    """The last line of the pointer's text for refined landscapes: whether any of the values is interpolated."""
     maps = [field.interpolated for field in fields if field.interpolated is not None]
     return np.where(np.maximum.reduce(maps) > 0, "<br>interpolated", "").astype(np.object_) if maps else None
 
 
 def _with_error(field: FigureData) -> np.ndarray:
-    """The values of a landscape and two standard errors each, NaN where these are not known: [..., 2]."""
+    """The values of a landscape and two standard errors of each, NaN if unknown: [..., 2]."""
     error = np.full(field.values.shape, np.nan) if field.error is None else 2 * field.error
     return np.stack([field.values, error], axis=-1)
 
@@ -490,7 +490,7 @@ def _curve_origins(data: OverlayData, spec: FigureSpec) -> list[go.Scatter]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Surfaces over one another in space, each in shades of a colour of its own.
+# Overlaid surfaces in space, each in shades of its own colour.
 
 LINES = "rgba(255,255,255,0.6)"
 

@@ -1,4 +1,4 @@
-"""What the drawings of two axes on a plane share: size, axes, isolines, missing points, the paths on top."""
+"""Drawings of two axes on a plane: contours, bands of colour, names; their common size, axes, layers and paths."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ from landscape.views.prepare.scale import EvenLevels, even_levels
 
 PLOT_PX, TALLEST_PX, WIDEST_PX, LOWEST_PX = 560, 640, 820, 150
 SHORTEST_BAR_PX = 190.0
-SMOOTHING, COARSE = 0.6, 100  # lines through coarser grids are smoothed; through finer ones that only takes time
+SMOOTHING, COARSE = 0.6, 100  # lines through coarser grids are smoothed; finer grids do not need it
 
 
 def plot_size(data: FigureData) -> tuple[float, float]:
-    """Width and height of the plot area in pixels; one scale for both axes wherever that is drawable."""
+    """Width and height of the plot area in pixels; one scale for both axes if that is drawable."""
     if not data.equal:
         return PLOT_PX, 0.8 * PLOT_PX
     width = max(PLOT_PX, min(WIDEST_PX, LOWEST_PX / data.ratio))
@@ -93,8 +93,8 @@ def draw_plane(
 
     Args:
         room: pixels to keep free below the axis, for a slider.
-        all_states: the states of which the legend has entries, where they are more than those of this plane.
-        shades: the colours of values per theme, where they are not those of bands.
+        all_states: the states with legend entries, if more than those of this plane.
+        shades: the colours of values per theme, if they differ from those of bands.
     """
     if shades is None:
         shades = dict.fromkeys(TEMPLATES, band_shades(spec.colour_scale, data.scale))
@@ -141,7 +141,7 @@ def _axes(data: FigureData, frame: Frame) -> dict[str, Any]:
 
 
 def _ranges(data: FigureData) -> tuple[list[float], list[float]]:
-    """The grid's own extent, wider where a path leaves it: nothing of the paths is cut off."""
+    """The grid's extent, widened until it holds all paths."""
     ranges = []
     for k, axis in enumerate(data.axes[:2]):
         low, high = float(axis.coordinates[0]), float(axis.coordinates[-1])
@@ -168,18 +168,18 @@ def filled(data: FigureData, spec: FigureSpec, bar: float) -> go.Contour:
 
 
 def smoothing(data: FigureData) -> float:
-    """How much plotly rounds the corners of lines, which lie where they cross the squares of the grid."""
+    """How much plotly rounds the corners of lines, which lie on the edges of grid squares."""
     return SMOOTHING if max(data.drawn.shape) <= COARSE else 0.0
 
 
 def contour_trace(
     data: FigureData, even: EvenLevels, *, meta: Mapping[str, Any] | None = None, **look: Any
 ) -> go.Contour:
-    """The values as plotly's contour trace, in units in which its levels are evenly spaced.
+    """The values as plotly's contour trace, in units with evenly spaced levels.
 
     Args:
-        meta: joins the role, and the levels in drawn units where they are not even themselves, by which the page's
-            script turns drawn values that arrive later into those of this trace.
+        meta: is added to the trace's role and to its levels in drawn units, if these are uneven; the page's script uses
+            the levels to convert drawn values that arrive later.
         look: options of the trace.
     """
     levels = {"levels": list(even.drawn)} if even.drawn else {}
@@ -202,11 +202,11 @@ def contour_trace(
 
 
 def layers(data: FigureData, codes: Sequence[int], spec: FigureSpec) -> list[Any]:
-    """What lies over the values and under the path: missing points, the uncertain region, finer steps, the origin.
+    """The layers between values and path: missing points, the uncertain region, finer steps, the origin.
 
     Args:
-        codes: the reasons for missing points to draw; each has a trace, empty where nothing of this plane is missing
-            for that reason, since the frames of an animation need the same traces.
+        codes: the reasons for missing points to draw; each has a trace, possibly empty, since the frames of an
+            animation need the same traces.
     """
     x, y = data.axes[0].coordinates, data.axes[1].coordinates
     cells = hatched(data.states, x, y, codes, spec.theme)
@@ -219,16 +219,16 @@ def layer_names(data: FigureData) -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A plane whose values stand for names: which layer breaks, and by which rule. A colour for each name that occurs.
+# A plane whose values stand for names: which layer breaks, and by which rule. Each occurring name has a colour.
 
 NOTHING = {"light": "#e8eaee", "dark": "#2b313c"}  # of the first name, where nothing breaks
-# Told apart with any colour vision (Okabe and Ito 2008), then again from the beginning.
+# Distinct for any colour vision (Okabe and Ito 2008); reused from the beginning.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442", "#7f3c8d")
 LONGEST = 24  # characters of a name
 
 
 def draw_categories(data: FigureData, spec: FigureSpec) -> go.Figure:
-    """Each point in the colour of the name that its value stands for; names that do not occur have none."""
+    """Each point in the colour of the name that its value stands for."""
     assert data.categories is not None
     finite = data.drawn[np.isfinite(data.drawn)]
     codes = [int(code) for code in np.unique(finite)] or [0]
@@ -277,7 +277,7 @@ def _name(categories: tuple[str, ...], code: int) -> str:
 
 
 def _category_colours(codes: list[int], theme: str) -> list[str]:
-    """Different ones as far as there are, those of neighbours in the bar always."""
+    """A colour per code; neighbours in the bar always differ."""
     named = [code for code in codes if code != 0]
     return [NOTHING[theme] if code == 0 else COLOURS[named.index(code) % len(COLOURS)] for code in codes]
 
@@ -285,11 +285,11 @@ def _category_colours(codes: list[int], theme: str) -> list[str]:
 # ----------------------------------------------------------------------------------------------------
 # The contour drawing of two axes: isolines, each labelled with its value.
 
-LINE_PX = 15  # between two labelled lines at least, were they evenly spread over the plot
+LINE_PX = 15  # at least between two labelled lines, if they were evenly spread over the plot
 
 
 def draw_contour(data: FigureData, spec: FigureSpec) -> go.Figure:
-    """Isolines, each labelled with its value; there is no colour bar, which would say the same again."""
+    """Isolines, each labelled with its value; a colour bar would repeat the labels."""
     signed = is_centred(spec.colour_scale, data.scale)
     lines = signed_lines(data, spec) if signed else _lines(data, spec, bar_length(data))
     shades = {theme: line_shades(spec.colour_scale, data.scale, theme) for theme in TEMPLATES}
@@ -319,10 +319,10 @@ def signed_lines(field: FigureData, spec: FigureSpec) -> list[go.Contour]:
 
 
 def _lines(data: FigureData, spec: FigureSpec, length: float) -> list[go.Contour]:
-    """Isolines with their values; where they are many, every k-th is heavier and has its value, as on maps.
+    """Isolines with their values; of many, every k-th is heavier and has its value, as on maps.
 
-    Plotly writes the colour bar's tick texts on the lines, which gives real values on a logarithmic scale. A
-    line without a text can hang its placing of labels, so lines without a value are a trace of their own.
+    Plotly labels the lines with the colour bar's tick texts, which are real values on a logarithmic scale. A line
+    without a text can hang its label placement, so lines without labels are a separate trace.
     """
     scale, even = data.scale, even_levels(data.scale.ticks)
     every = max(1, math.ceil(len(scale.ticks) * LINE_PX / length))
@@ -339,7 +339,7 @@ def _lines(data: FigureData, spec: FigureSpec, length: float) -> list[go.Contour
         return [labelled]
     look = {"contours": _every(even, len(scale.ticks), 0, 1), "line": {"width": 0.7, "smoothing": smoothing(data)}}
     thin = contour_trace(data, even, showscale=False, **look, **_colours(data, spec, slice(None)))
-    # The trace above it answers the pointer: its numbers would be sent twice.
+    # The trace above it answers the pointer; the numbers need not be sent twice.
     return [thin.update(customdata=None, text=None, hovertemplate=None, hoverinfo="skip"), labelled]
 
 

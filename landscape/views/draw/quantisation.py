@@ -1,4 +1,4 @@
-"""The figures of the steps of rounding on a patch: heat maps and surfaces, not rounded beside rounded."""
+"""The figures of rounding: its steps on a patch as heat maps and surfaces, the loss by bits, and a short line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIGHT = {"ambient": 0.72, "diffuse": 0.5, "specular": 0.08, "roughness": 0.85, "
 
 
 def draw_patch(patch: StepPatch, theme: str = "light") -> go.Figure:
-    """Heat maps of both networks side by side, in one scale of colours."""
+    """Heat maps of both networks side by side, with one colour scale."""
     width, height = LEFT + 2 * PANEL + GAP + RIGHT, PATCH_ABOVE + PANEL + PATCH_BELOW
     inner = width - LEFT - RIGHT
     traces = [
@@ -53,7 +53,7 @@ def draw_patch(patch: StepPatch, theme: str = "light") -> go.Figure:
 
 
 def draw_terraces(patch: StepPatch, theme: str = "light") -> go.Figure:
-    """Surfaces of both networks side by side, in one scale: every point is a level square, with walls between them."""
+    """Surfaces of both networks side by side, with one colour scale: a level square per point, with walls between."""
     width, height = SIDE + 2 * SPACE + RIGHT, PATCH_ABOVE + SPACE_HIGH + SPACE_BELOW
     x, y = (_edges_twice(places) for places in patch.at)
     quiet = {"highlight": False}
@@ -119,7 +119,7 @@ WIDTH, HEIGHT, ABOVE, BELOW = 720, 440, 54, 118
 
 
 def draw_bits(curve: BitCurve, theme: str = "light") -> go.Figure:
-    """The loss over the bits, with the loss of the network that is not rounded as a line across."""
+    """The loss over the bits, with the unrounded network's loss as a horizontal line."""
     first, second = (DARK_CURVES if theme == "dark" else CURVES)[:2]
     traces = [
         go.Scatter(

@@ -1,4 +1,4 @@
-"""The 3-D surface over two axes: the values as heights."""
+"""Drawings in space: the 3-D surface over two axes, slices and isosurfaces of three axes."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ from landscape.views.prepare.paths import DrawnPath
 from landscape.views.prepare.scale import Scale, nice_ticks
 
 # ----------------------------------------------------------------------------------------------------
-# What the drawings in space share: the scene's axes and camera, the legend, the path on top.
+# The common parts of drawings in space: the scene's axes and camera, the legend, the path on top.
 
 SCENE_PX = (680, 540)
 COLOUR_BAR_PX = 320
 CAMERA = {"eye": {"x": 0.95, "y": -1.35, "z": 0.95}, "center": {"x": 0.03, "y": 0, "z": -0.2}}
 
 
-SHOWN_ROLES = ("origin", "uncertainty", "networks", "curve", "extrema", "finer")  # of what lies over the values
+SHOWN_ROLES = ("origin", "uncertainty", "networks", "curve", "extrema", "finer")  # of the layers over the values
 
 
 def shown_names(traces: Sequence[Any]) -> list[str]:
@@ -134,10 +134,10 @@ def draw_scene(
 
 # ----------------------------------------------------------------------------------------------------
 
-LINE_LIFT = 0.012  # of the height: less, and software that draws WebGL with 16 bits of depth lets the lines sink in
-FINEST = 164  # points per axis, at most, of the grid that isolines are found on
+LINE_LIFT = 0.012  # of the height: with less, lines sink into the surface in WebGL renderers with 16 bits of depth
+FINEST = 164  # points per axis, at most, of the grid on which isolines are computed
 HEIGHT = 0.72  # of the longer horizontal axis
-REACH = 0.5  # of the range drawn: as much more height the scene has for snapshots that lie off the surface
+REACH = 0.5  # of the range drawn: the additional height for snapshots off the surface
 NAMED = 3  # snapshots beyond an end of the scene, at most, that the caption names
 
 
@@ -163,7 +163,7 @@ def draw_surface(data: FigureData, spec: FigureSpec) -> go.Figure:
 
 
 def heights_drawn(scale: Scale, paths: Sequence[DrawnPath]) -> tuple[float, float]:
-    """The lowest and the highest height of the scene: the range drawn, and the snapshots that stay near it."""
+    """The lowest and the highest height of the scene: the range drawn, extended to snapshots near it."""
     span = scale.high - scale.low
     own = np.concatenate([np.empty(0), *(path.own[np.isfinite(path.own)] for path in paths)])
     below, above = own.min(initial=scale.low), own.max(initial=scale.high)
@@ -172,11 +172,11 @@ def heights_drawn(scale: Scale, paths: Sequence[DrawnPath]) -> tuple[float, floa
 
 
 def height_notes(paths: Sequence[tuple[str, DrawnPath]], ends: tuple[float, float]) -> list[str]:
-    """Which snapshots are not drawn at the height of their own loss.
+    """Notes on snapshots that are not drawn at the height of their own loss.
 
     Args:
-        paths: each with what it is called besides its run, or ''.
-        ends: the lowest and the highest height of the scene, as `heights_drawn` gives them.
+        paths: each with its name besides its run, or ''.
+        ends: the lowest and the highest height of the scene, from `heights_drawn`.
     """
     paths = [(label, path) for label, path in paths if np.isfinite(path.own).any() or np.isfinite(path.height).any()]
     sides = (
@@ -206,7 +206,7 @@ def height_notes(paths: Sequence[tuple[str, DrawnPath]], ends: tuple[float, floa
 
 
 def _heights(data: FigureData, spec: FigureSpec) -> go.Surface:
-    """The surface, without plotly's own isolines: those are slow, at even distances only, and worse with holes."""
+    """The surface, without plotly's own isolines: these are slow, only evenly spaced, and worse with holes."""
     scale = data.scale
     quiet = {"highlight": False}
     return go.Surface(
@@ -237,10 +237,10 @@ def level_lines(data: FigureData, aspect: list[float], colour: str = ON_SURFACE)
     """The contour lines, a little above the surface.
 
     Args:
-        aspect: as `horizontal_aspect` gives it.
+        aspect: from `horizontal_aspect`.
     """
     alpha, beta = (axis.coordinates for axis in data.axes)
-    # Plotly interpolates a cell bilinearly: on the cell's two plain triangles, the lines would sink into it.
+    # Plotly interpolates a cell bilinearly: lines on the cell's two flat triangles would sink into it.
     factor = max(1, min(FINEST // max(data.drawn.shape), 4))
     x, y = refined(alpha, factor), refined(beta, factor)
     height = bilinear(alpha, beta, data.drawn, x[None, :], y[:, None]) if factor > 1 else data.drawn
@@ -253,7 +253,7 @@ def level_lines(data: FigureData, aspect: list[float], colour: str = ON_SURFACE)
 
 
 def origin_height(data: FigureData) -> float:
-    """The height of the origin in drawn units: as evaluated there, or interpolated between points of the grid."""
+    """The height of the origin in drawn units: evaluated there, or interpolated between grid points."""
     if data.origin is None:
         return math.nan
     if math.isfinite(data.origin.height):
@@ -275,13 +275,13 @@ def z_axis(data: FigureData, low: float, high: float) -> dict[str, Any]:
 
 
 def paths_in_space(data: FigureData, lift: float, ends: tuple[float, float]) -> list[PathInSpace]:
-    """The paths: their lines over the projections, lifted so that they do not sink in, the snapshots at their own loss.
+    """The paths: their lines over the projections, lifted above the surface, and the snapshots at their own loss.
 
-    A snapshot whose own loss is as good as that of the surface would be half hidden in it: it stands just above, as one
-    does whose own loss has no height. What is beyond the ends of the scene is drawn there.
+    A snapshot whose own loss is about that of the surface would be half hidden, so it is drawn just above, like one
+    whose own loss has no height. Snapshots beyond the ends of the scene are drawn at the ends.
 
     Args:
-        ends: the lowest and the highest height of the scene, as `heights_drawn` gives them.
+        ends: the lowest and the highest height of the scene, from `heights_drawn`.
     """
     alpha, beta = (axis.coordinates for axis in data.axes)
     return [
@@ -296,7 +296,7 @@ def paths_in_space(data: FigureData, lift: float, ends: tuple[float, float]) -> 
 
 
 def _is_off(path: DrawnPath, lift: float) -> NDArray[np.bool_]:
-    """Which snapshots lie further from the surface than those on it are raised; of the others that is not known."""
+    """Which snapshots lie farther from the surface than the lift of snapshots on it; False if unknown."""
     apart = np.abs(path.own - path.height) > lift
     return np.isfinite(path.own) & (apart | ~np.isfinite(path.height))
 
@@ -309,7 +309,7 @@ MOVE = {"mode": "immediate", "frame": {"duration": 0, "redraw": True}, "transiti
 
 
 def draw_slices(data: FigureData, spec: FigureSpec) -> go.Figure:
-    """Filled slices across the third axis, with a slider; the first shown is the one nearest 0."""
+    """Filled slices across the third axis, with a slider; the slice nearest 0 is shown first."""
     gamma = data.axes[2]
     first = slice_nearest(data)
     data = with_levels(data)
@@ -317,7 +317,7 @@ def draw_slices(data: FigureData, spec: FigureSpec) -> go.Figure:
     shown = planes[first]
     field = filled(shown, spec, bar_length(shown))
     figure = draw_plane(shown, [field], spec, room=SLIDER_PX, all_states=data.states)
-    if not why_empty(data.states):  # what is said of the first slice need not hold of the others
+    if not why_empty(data.states):  # a note on the first slice need not hold for the others
         figure.layout.annotations = [note for note in figure.layout.annotations if note.name != "empty"]
     height, below = figure.layout.meta["plot"][1], figure.layout.meta["below"]
     codes = missing_states(data.states)
@@ -327,7 +327,10 @@ def draw_slices(data: FigureData, spec: FigureSpec) -> go.Figure:
         if k != first:
             traces = [_without_origin(trace) for trace in traces]
         marks = flat_extrema(plane, spec)
-        places = [*range(len(traces)), *range(len(figure.data) - len(marks), len(figure.data))]  # the path is between
+        places = [
+            *range(len(traces)),
+            *range(len(figure.data) - len(marks), len(figure.data)),
+        ]  # the path's traces lie in between
         frames.append(go.Frame(data=[*traces, *marks], traces=places, name=str(k)))
     figure.frames = frames
     figure.update_layout(sliders=[_slider(gamma, first, -(below - 68) / height)])
@@ -335,7 +338,7 @@ def draw_slices(data: FigureData, spec: FigureSpec) -> go.Figure:
 
 
 def _without_origin(trace: Any) -> Any:
-    """The trace as it is in a slice that does not go through the origin: its mark has no place there."""
+    """The trace for a slice that does not contain the origin: without the origin's mark."""
     return trace.update(x=[None], y=[None]) if trace.meta["role"] == "origin" else trace
 
 
@@ -382,14 +385,14 @@ def draw_volume(data: FigureData, spec: FigureSpec) -> go.Figure:
 
 
 def isosurface_levels(data: FigureData) -> tuple[float, ...]:
-    """A few of the contour levels, the lower ones: isosurfaces of high values would hide those that they enclose."""
+    """A few of the lower contour levels: isosurfaces of high values would hide those that they enclose."""
     low, high = data.scale.low, data.scale.high
     fitting = [level for level in data.scale.ticks if level <= low + 0.6 * (high - low)] or list(data.scale.ticks[:1])
     return tuple(fitting[:: -(-len(fitting) // MOST_LEVELS)])
 
 
 def _notes(data: FigureData, levels: tuple[float, ...]) -> list[str]:
-    """What the caption adds: the levels, and that an axis is longer than it is."""
+    """Notes for the caption: the levels, and whether an axis is stretched."""
     values = ", ".join(number_text(data.scale.real(level), 3) for level in levels)
     spans = [axis.span for axis in data.axes]
     stretched = ["A short axis is stretched to a fifth of the longest"] if max(spans) > 5 * min(spans) else []
@@ -422,7 +425,7 @@ def _isosurface(
 
 
 def _lone_colour_bar(data: FigureData, spec: FigureSpec) -> go.Scatter3d:
-    """A trace without points that brings the colour bar for all isosurfaces."""
+    """A trace without points that provides the colour bar of all isosurfaces."""
     marker = {
         "color": [data.scale.low],
         "cmin": data.scale.low,

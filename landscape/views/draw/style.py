@@ -1,4 +1,4 @@
-"""Colours: the scales that values are drawn in, and the lines of curves on light and on dark paper."""
+"""Looks: colour scales of values, styles of curves and paths, light and dark templates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIGN_LINES = {  # of contour lines of signed values, by their sign
     0: {"light": "#1c2530", "dark": "#e6e9ee"},
     1: {"light": "#b2182b", "dark": "#f4937c"},
 }
-CURVES = ("#2f5d9b", "#b35c00", "#3a7d44", "#7a4fa3")  # told apart by panel first, by colour second
+CURVES = ("#2f5d9b", "#b35c00", "#3a7d44", "#7a4fa3")  # mainly distinguished by panel
 DARK_CURVES = ("#7fb0ef", "#f0a04b", "#7cc88a", "#c09ae0")
 
 
@@ -29,25 +29,25 @@ BETWEEN, ON_SURFACE = "rgba(255,255,255,0.55)", "rgba(255,255,255,0.75)"
 BETWEEN_PALE, ON_PALE_SURFACE = "rgba(60,70,85,0.35)", "rgba(60,70,85,0.55)"
 
 
-# The functions below take a name of `COLOUR_TABLE`, or None where no scale was asked for: then signed values are drawn
-# in `DIVERGING`, others in `DEFAULT_SCALE`.
+# The functions below take a name of `COLOUR_TABLE`, or None for the default: `DIVERGING` for signed values,
+# `DEFAULT_SCALE` for others.
 
 
 def is_centred(name: str | None, scale: Scale) -> bool:
-    """Whether the colours of a range have their middle at 0: those of signed values on a scale of two sides."""
+    """Whether the colours of a range are centred on 0: for signed values on a two-sided scale."""
     return scale.signed and name in (None, DIVERGING)
 
 
 def scale_warning(name: str | None, scale: Scale) -> list[str]:
-    """What the caption says of the colours: where their middle is 0, or that the scale misleads."""
+    """The caption's note on the colours: that they are centred on 0, or that the scale misleads."""
     if is_centred(name, scale):
         return ["Colours are pale at 0, blue below and red above"]
     look = COLOUR_TABLE[name or DEFAULT_SCALE]
     return [f"{look.title} misleads: {look.warning}"] if look.warning else []
 
 
-# The part of a colour scale that lines are drawn in, without the end that is too faint for thin lines: of most scales
-# the bright end on light paper and the dark end on dark paper.
+# The part of a colour scale for lines, without the end that is too faint for thin lines: mostly the bright end on light
+# paper, and the dark end on dark paper.
 LINE_PART = {"light": (0.0, 0.88), "dark": (0.35, 1.0)}
 
 
@@ -55,7 +55,7 @@ def colour_scale(name: str | None, scale: Scale | None = None) -> list[list[Any]
     """The named scale as plotly's [[position, colour], …].
 
     Args:
-        scale: the range that it is for; default: any of values without a sign.
+        scale: the range that it is for; default: any range of unsigned values.
 
     Raises:
         JobError: there is no colour scale of that name.
@@ -63,7 +63,7 @@ def colour_scale(name: str | None, scale: Scale | None = None) -> list[list[Any]
     positions = np.linspace(0, 1, 33)
     colours = colours_at(name, positions)
     if scale is not None and is_centred(name, scale):
-        # As the middle is not at one of even positions, what is next to it needs positions of its own.
+        # The middle is at none of the even positions, so its neighbourhood needs additional ones.
         middle = np.clip(-scale.low / (scale.high - scale.low), 0.0, 1.0)
         positions = np.unique([*positions, middle])
         colours = colours_of(name, scale, scale.low + positions * (scale.high - scale.low))
@@ -84,18 +84,18 @@ def colours_at(name: str | None, positions: Any) -> list[str]:
         JobError: there is no colour scale of that name.
     """
     base = get_colorscale(COLOUR_TABLE[name or DEFAULT_SCALE].plotly)
-    # Rounding must not step beyond the ends of the scale, where plotly looks for a colour that is not there.
+    # Rounding must not exceed the ends of the scale: plotly would look for a colour that does not exist.
     return [str(colour) for colour in sample_colorscale(base, np.clip(positions, 0.0, 1.0))]
 
 
 def band_colours(name: str | None, scale: Scale) -> list[list[Any]]:
-    """A colour per band between two levels, that of its middle, at the places where plotly looks for them."""
+    """A colour per band between two levels, that of its middle, at the positions that plotly expects."""
     edges = np.array([scale.low, *scale.ticks, scale.high])
     return _at_even_places(colours_of(name, scale, (edges[1:] + edges[:-1]) / 2))
 
 
 def line_colours(name: str | None, scale: Scale, theme: str) -> list[list[Any]]:
-    """A colour per level, at the places where plotly looks for them, none of them too faint for that theme."""
+    """A colour per level, at the positions that plotly expects, none too faint for that theme."""
     start, stop = LINE_PART[theme]
     ticks = np.array(scale.ticks)
     colours = (
@@ -113,7 +113,7 @@ def signs_of(scale: Scale) -> list[int]:
     return [int(sign) for sign in np.where(none, 0, np.sign(ticks))]
 
 
-# The colours of values in drawn units, as one kind of drawing shows them.
+# Maps values in drawn units to colours, for one kind of drawing.
 Shades = Callable[[Any], list[str]]
 
 
@@ -133,7 +133,7 @@ def band_shades(name: str | None, scale: Scale) -> Shades:
 
 
 def line_shades(name: str | None, scale: Scale, theme: str) -> Shades:
-    """The colours of isolines, also of values between two of them."""
+    """The colours of isolines, and of values between two isolines."""
     start, stop = LINE_PART[theme]
     return lambda drawn: colours_at(name, start + (stop - start) * np.clip(_share(scale, np.asarray(drawn)), 0, 1))
 
@@ -148,11 +148,11 @@ def _at_even_places(colours: Sequence[str]) -> list[list[Any]]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The looks of things drawn over one another.
+# The looks of overlaid things.
 #
-# Each has a colour and a line style of its own, so that it can be told apart without colour too.
+# Each has its own colour and line style, to be distinct without colour too.
 
-# Okabe and Ito's colours, darkened or lightened until lines of them can be seen on light and on dark paper.
+# Okabe and Ito's colours, darkened or lightened until such lines are visible on light and on dark paper.
 OVERLAY_COLOURS = {
     "light": ("#2f5d9b", "#b35c00", "#3a7d44", "#a8327e", "#8c6d00", "#0f7c8a", "#5a4fcf", "#5a6675"),
     "dark": ("#7fb0ef", "#f0a04b", "#7cc88a", "#f08bc8", "#e2c44c", "#5fd0de", "#b3abff", "#a9b3c1"),
@@ -193,7 +193,7 @@ def look(number: int) -> SeriesStyle:
 
 
 def hue_scale(one: SeriesStyle) -> list[list[object]]:
-    """A colour scale of one hue, dark where the values are low: heights of one surface among several."""
+    """A colour scale of one hue, dark for low values: for the heights of one surface among several."""
     base = np.array(hex_to_rgb(one.colours["light"]), np.float64)
     stops = {0.0: 0.45 * base, 0.45: base, 1.0: base + 0.72 * (255 - base)}
     return [[at, f"rgb({','.join(str(round(part)) for part in colour)})"] for at, colour in stops.items()]
@@ -207,7 +207,7 @@ PATH_HALO = "#ffffff"
 INK = {"light": "#1c2530", "dark": "#e6e9ee"}  # lines and words
 PAPER = {"light": "#ffffff", "dark": "#14181f"}
 
-# The reasons for a missing point differ by hatch and by symbol, so that they can be told apart without colour too.
+# The reasons for a missing point differ by hatch and by symbol, to be distinct without colour too.
 HATCH = {
     NOT_COMPUTED: {"shape": "/", "fgcolor": "#b4bac4", "bgcolor": "#eceef1", "symbol": "square", "solid": "#9aa3b0"},
     NOT_FINITE: {"shape": "x", "fgcolor": "#ffffff", "bgcolor": "#3b3f46", "symbol": "circle", "solid": "#3b3f46"},
@@ -284,7 +284,7 @@ TEMPLATES = {
 
 
 def config(filename: str = "landscape") -> dict[str, Any]:
-    """What `fig.show(config=…)` and `fig.write_html(config=…)` take: no cloud, and the name of a saved PNG."""
+    """The `config` of `fig.show` and `fig.write_html`: no cloud, and the name of a saved PNG."""
     return {
         "showSendToCloud": False,
         "displaylogo": False,
@@ -294,30 +294,30 @@ def config(filename: str = "landscape") -> dict[str, Any]:
 
 
 def themed(options: Mapping[str, Mapping[str, Any]], theme: str, **meta: Any) -> dict[str, Any]:
-    """Options of a trace that differ by theme, and all of them in its meta, by which a page changes the theme.
+    """Options of a trace for one theme, and for all themes in its meta, so that a page can change the theme.
 
     Args:
         options: options of a plotly trace per theme, as nested mappings.
-        meta: joins the meta of the trace, such as its role.
+        meta: is added to the meta of the trace, such as its role.
     """
     return {**options[theme], "meta": {**meta, "themed": options}}
 
 
 def typed(values: Any) -> Any:
-    """The values as float32, which is finer than any screen and half the bytes; as float64 where they are too large."""
+    """The values as float32, which is finer than any screen and half the bytes; as float64 if they are too large."""
     array = np.asarray(values, np.float64)
     finite = array[np.isfinite(array)]
     return array if finite.size and np.abs(finite).max() > 3e38 else array.astype(np.float32)
 
 
 # ----------------------------------------------------------------------------------------------------
-# The looks of the paths of several runs: by colour, by line and by mark, so that they differ in grey print too.
+# The looks of the paths of several runs: different colours, lines and marks, to be distinct in grey print too.
 
-# Of lightness 49, 74, 63 and 14: apart in grey print, and for eyes that see no red, no green or no blue. What they lie
-# on has all colours of a scale, so each line has a white edge; in space it has none, and minima, where paths end, are
-# dark: the dark one comes last.
+# Of lightness 49, 74, 63 and 14: distinct in grey print, and with any colour blindness. The background has all colours
+# of a scale, so each line has a white edge, but not in space; there minima, where paths end, are dark: the dark colour
+# comes last.
 PATH_COLOURS = (PATH_COLOUR, "#f2a900", "#3aa0e8", "#1c2530")
-PATH_DASHES = ("solid", "dash", "dot")  # the next one when the colours begin again
+PATH_DASHES = ("solid", "dash", "dot")  # the next one when the colours repeat
 PATH_SYMBOLS = ("circle", "square", "diamond", "triangle-up")
 PATH_SPACE_SYMBOLS = ("circle", "square", "diamond", "cross")
 KEY = "#7b8696"  # of the legend entries that all paths share
@@ -340,7 +340,7 @@ def path_look(number: int, first: str = PATH_COLOUR) -> PathLook:
         first: the colour of the first.
     """
     colours = (first, *PATH_COLOURS[1:])
-    mark = number + number // len(colours)  # a colour that comes again has another mark: close dots hide the dashes
+    mark = number + number // len(colours)  # a repeated colour gets another mark, as close dots hide the dashes
     return PathLook(
         colours[number % len(colours)],
         PATH_DASHES[number // len(colours) % len(PATH_DASHES)],
@@ -350,5 +350,5 @@ def path_look(number: int, first: str = PATH_COLOUR) -> PathLook:
 
 
 def are_told_apart(paths: Sequence[DrawnPath]) -> bool:
-    """Whether paths have the names of their runs, and share the entries of the legend for start and end."""
+    """Whether paths are named by their runs, and share the legend entries for start and end."""
     return any(path.run for path in paths)
