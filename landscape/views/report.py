@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
@@ -49,9 +48,9 @@ from landscape.views.report_sections import (
 )
 
 # ----------------------------------------------------------------------------------------------------
-# The part of the page that compares runs: figures of landscapes that belong together, and tables of what differs.
+# The part of the page that compares runs: figures of matching landscapes, and tables of differences.
 
-# The kinds of figures that the page offers, by number of axes: their names, and what draws them in each mode.
+# The kinds of figures that the page offers, by number of axes: their names, and their kind in each mode.
 KINDS: dict[int, dict[str, tuple[str, dict[str, str]]]] = {
     1: {"curve": ("Curve", default_kinds(1))},
     2: {"flat": ("Flat", default_kinds(2)), "surface": ("3-D surface", dict.fromkeys(default_kinds(2), "surface"))},
@@ -64,7 +63,7 @@ MOST_COMPARED = 8  # landscapes in one comparison
 
 @dataclass(frozen=True)
 class Group:
-    """Landscapes that the page compares, with the runs that they are of, and in how many runs there is one."""
+    """Landscapes that the page compares, with their runs, and the number of runs that have one."""
 
     name: str
     runs: tuple[ReportRun, ...]
@@ -73,15 +72,15 @@ class Group:
 
     @property
     def labels(self) -> str:
-        """The runs, and how many there would be where these are the first ones only."""
+        """The runs, and their total number if only the first ones are shown."""
         labels = ", ".join(run.label for run in self.runs)
         return labels if self.count == len(self.runs) else f"{labels}: the first {len(self.runs)} of {self.count} runs"
 
 
 def groups(runs: Sequence[ReportRun]) -> list[Group]:
-    """Which landscapes are compared: those of one name and number of axes that several runs have.
+    """The landscapes to compare: those with one name and number of axes in several runs.
 
-    Where no two runs have such landscapes, it is the first of each run with the same number of axes.
+    If no two runs have such landscapes: the first one of each run with the same number of axes.
     """
     keys = dict.fromkeys((surface.name, len(surface.axes)) for run in runs for surface in run.surfaces)
     named = [_group(name, runs, [_first(run, axes, name) for run in runs]) for name, axes in keys]
@@ -151,7 +150,7 @@ def comparison_section(group: Group, index: int, bundle: Bundle) -> str:
 
 
 def trainings_section(runs: Sequence[ReportRun], history: HistoryData | None) -> str:
-    """The section on several trainings: their histories in one figure, and what differs between them."""
+    """The section on several trainings: their histories in one figure, and their differences."""
     notes = [] if history is None else history.notes
     said = "".join(f"<p>{escape(note)}.</p>" for note in notes)
     plot = "" if history is None else f"<div>{PLOT}{NOTE}{said}{watched_list(history)}</div>"
@@ -162,7 +161,7 @@ def trainings_section(runs: Sequence[ReportRun], history: HistoryData | None) ->
 
 
 def differences_table(table: DifferencesTable) -> str:
-    """What differs as a table per subject, with the lines in which all are equal apart, behind a click."""
+    """A table of differences per subject; the equal lines are behind a click."""
     equal = table.equal()
     same = sum(len(section.rows) for section in equal.sections)
     rest = f"<details><summary>{same} equal line{'s' * (same != 1)}</summary>{_tables(equal)}</details>" if same else ""
@@ -243,9 +242,9 @@ def render_report(runs: Sequence[ReportRun], title: str) -> str:
 
 
 def _lead(surfaces: Sequence[Surface]) -> str:
-    """How far the run is: '3 landscapes: 2 complete, 1 interrupted; 1 702 of 2 101 points computed'.
+    """The progress of the run: '3 landscapes: 2 complete, 1 interrupted; 1 702 of 2 101 points computed'.
 
-    The points of the grids are counted, and not those of the paths.
+    Counts points of grids, not of paths.
     """
     if not surfaces:
         return "no landscapes"
@@ -295,7 +294,7 @@ def _section(surface: Surface, index: int, bundle: Bundle) -> str:
 
 
 def _figure(surface: Surface, kind: str, observable: str, log: bool) -> go.Figure:
-    """A figure without the words that the page sets itself, with the name of the file that its button saves."""
+    """A figure without the words that the page adds itself, with the file name of its save button."""
     drawn = figure(
         surface,
         kind,
@@ -310,7 +309,7 @@ def _figure(surface: Surface, kind: str, observable: str, log: bool) -> go.Figur
 
 
 def _topology(surface: Surface) -> str:
-    """The minima of the loss, where any of its values is known."""
+    """The minima of the loss, if any of its values is known."""
     rows = topology_rows(surface) if "loss" in surface.observables else []
     return f"<h3>Minima of the loss</h3>{table(rows)}" if rows else ""
 

@@ -52,15 +52,15 @@ from landscape.views.prepare.words import mapping, stopped
 
 @dataclass(frozen=True)
 class ReportRun:
-    """One run as the page shows it.
+    """One run on the page.
 
     Attributes:
         label: the run's name on the page.
-        surfaces: the landscapes that can be read.
-        broken: those that cannot, by name, with the reason.
-        info: what was trained, as `run.json` holds it.
-        history: what the training recorded, one mapping per step or epoch.
-        measures: what `measures.json` holds.
+        surfaces: the readable landscapes.
+        broken: the reason per unreadable landscape.
+        info: the content of `run.json`.
+        history: the training's recorded rows, one mapping per step or epoch.
+        measures: the content of `measures.json`.
     """
 
     label: str
@@ -71,11 +71,11 @@ class ReportRun:
     measures: Mapping[str, Any] = field(default_factory=dict)
 
     def record(self) -> TrainingRecord:
-        """What a figure of the history needs."""
+        """The input of a figure of the history."""
         return TrainingRecord(self.label, self.history, paths_of(self.surfaces), self.info.get("steps_per_epoch"))
 
     def table_item(self, surface: Surface | None = None) -> TableItem:
-        """A column of a table: the run alone, or one of its landscapes without what the run's own column has."""
+        """A column of a table: the run alone, or one of its landscapes without the run's own facts."""
         if surface is None:
             return TableItem(self.label, None, self.info, self.history, self.measures)
         return TableItem(self.label, surface)
@@ -87,7 +87,7 @@ class ReportRun:
 
 
 def read_runs(runs: Sequence[Mapping[str, Surface]]) -> list[ReportRun]:
-    """All runs, with labels that differ. Damaged landscapes are left out, so that the page is written without them."""
+    """All runs, with distinct labels. Damaged landscapes are listed as broken."""
     paths = [str(getattr(run, "path", "") or "landscapes") for run in runs]
     return [_read(run, label) for run, label in zip(runs, numbered(run_labels(paths)), strict=True)]
 
@@ -109,13 +109,13 @@ def _read(run: Mapping[str, Surface], label: str) -> ReportRun:
 # ----------------------------------------------------------------------------------------------------
 # Figures as compact JSON for a page: arrays that several figures share are stored once.
 
-WORTH_SHARING = 200  # characters; below that a reference saves nothing
+WORTH_SHARING = 200  # characters; a reference to a shorter array saves nothing
 
 
 class Bundle:
-    """Figures by name, with the arrays they share apart; the page's script puts those back before it draws.
+    """Figures by name, with shared arrays stored separately; the page's script inserts them before it draws.
 
-    `comparisons` are the names of the figures that each choice of a comparison shows.
+    `comparisons` are the names of the figures for each choice of a comparison.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class Bundle:
         self.comparisons: dict[str, list[str]] = {}
 
     def add(self, name: str, figure: go.Figure) -> None:
-        """Take a figure; the template is left out, since the page brings one for light and one for dark."""
+        """Add a figure without its template: the page has a light and a dark one."""
         plain = figure.to_plotly_json()
         plain["layout"].pop("template", None)
         self.figures[name] = self._shared(json.loads(json.dumps(plain, cls=PlotlyJSONEncoder)))
@@ -141,7 +141,7 @@ class Bundle:
         return value
 
     def _shared_text(self, value: Any) -> Any:
-        """What the pointer shows beside the values of a refined landscape, which is the same whatever draws them."""
+        """Store the pointer's texts of a refined landscape, which all kinds of drawings share."""
         many = isinstance(value, list) and len(json.dumps(value)) >= WORTH_SHARING
         return {"$array": self._keep(value)} if many else self._shared(value)
 
@@ -151,7 +151,7 @@ class Bundle:
         return key
 
     def to_json(self, **more: Any) -> str:
-        """JSON that is safe inside a <script> element."""
+        """The bundle as JSON that is safe inside a <script> element."""
         text = json.dumps(
             {"arrays": self.arrays, "figures": self.figures, "comparisons": self.comparisons} | more,
             cls=PlotlyJSONEncoder,
@@ -164,7 +164,7 @@ class Bundle:
 
 
 def resource(name: str) -> str:
-    """The text of a file of the page, which lies beside this one or in another room of the views."""
+    """The text of one of the page's files."""
     return files("landscape.views").joinpath("static", name).read_text(encoding="utf-8")
 
 
@@ -172,7 +172,7 @@ def svg_texts(texts: Sequence[tuple[float, float, str, str]]) -> str:
     """Small words in a picture.
 
     Args:
-        texts: x and y in pixels, `start`, `middle` or `end` for where the words begin, and the words.
+        texts: x and y in pixels, the anchor (`start`, `middle` or `end`), and the words.
     """
     return "".join(
         f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" font-size="11" fill="currentColor">{escape(text)}</text>'
@@ -181,18 +181,18 @@ def svg_texts(texts: Sequence[tuple[float, float, str, str]]) -> str:
 
 
 def template(name: str) -> Template:
-    """A file beside this one as a template; what is substituted must be escaped already."""
+    """One of the page's files as a template; substituted values must be escaped already."""
     return Template(resource(name))
 
 
 def buttons(what: str, choices: Sequence[tuple[str, str]], label: str, pressed: int = 0) -> str:
-    """A group of buttons, one of them pressed; empty where there is only one choice.
+    """A group of buttons, one of them pressed; empty for a single choice.
 
     Args:
         what: the property of the view that the buttons set, for the page's script.
-        choices: the value and the name of each.
-        label: what the group is called for screen readers.
-        pressed: the number of the one that is pressed, from 0.
+        choices: value and name of each button.
+        label: the group's name for screen readers.
+        pressed: the index of the pressed button.
     """
     if len(choices) < 2:
         return ""
@@ -206,13 +206,13 @@ def buttons(what: str, choices: Sequence[tuple[str, str]], label: str, pressed: 
 
 
 def table(rows: Sequence[Row]) -> str:
-    """A table of two columns, names and values, as plain text that is escaped here."""
+    """A table of two columns, names and values; plain text is escaped here."""
     body = "".join(f"<tr><th scope='row'>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
     return f"<table>{body}</table>"
 
 
 def rows_table(label: str, heads: Sequence[str], rows: Sequence[tuple[str, ...]]) -> str:
-    """A table of several columns, which scrolls where it is wider than the page; the texts are escaped here."""
+    """A table of several columns, which scrolls if it is wider than the page; plain text is escaped here."""
     head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in heads)
     body = "".join(
         f"<tr><th scope='row'>{escape(title)}</th>{''.join(f'<td>{escape(text)}</td>' for text in texts)}</tr>"
@@ -225,7 +225,7 @@ def rows_table(label: str, heads: Sequence[str], rows: Sequence[tuple[str, ...]]
 
 
 # ----------------------------------------------------------------------------------------------------
-# The section on the training that a run comes from: its history as a figure, and what was trained and how.
+# The section on a run's training: its history as a figure, and its facts.
 
 INFO_NAMES = {
     "network": "network",
@@ -238,11 +238,11 @@ INFO_NAMES = {
 }
 PLOT = '<figure><div class="plot" id="history" role="img" aria-label="training history"></div></figure>'
 NOTE = "<figcaption>Shaded: the stretches of training that the trajectory landscapes cover.</figcaption>"
-MOST_WATCHED = 12  # steps at which rules fired that are listed
+MOST_WATCHED = 12  # listed steps at which rules fired
 
 
 def info_rows(info: Mapping[str, Any]) -> list[Row]:
-    """What was trained and how, the usual facts first, then all others that were recorded."""
+    """The facts about the training, the usual ones first, then all other recorded ones."""
     named = [(INFO_NAMES[key], _plain(info[key])) for key in INFO_NAMES if info.get(key) not in (None, "", {})]
     rest = [(key.replace("_", " "), _plain(value)) for key, value in info.items() if key not in INFO_NAMES]
     return [*dict(named).items(), *((name, value) for name, value in rest if value)]
@@ -260,7 +260,7 @@ def _plain(value: Any) -> str:
 
 
 def watched_list(history: HistoryData) -> str:
-    """What the red crosses are: at which step which rule fired in which layer; '' where none did."""
+    """The list behind the red crosses: which rule fired at which step in which layer; '' if none did."""
     if not history.marks:
         return ""
     count, several = len(history.marks), len(history.runs) > 1
@@ -275,11 +275,11 @@ def watched_list(history: HistoryData) -> str:
 
 
 def training_section(info: Mapping[str, Any], history: HistoryData | None) -> str:
-    """The section in HTML; empty where nothing is known of the training.
+    """The section in HTML; empty if nothing is known of the training.
 
     Args:
-        info: what was trained and how (`run.json`).
-        history: what it recorded, for whose figure a place is left.
+        info: the facts of `run.json`.
+        history: the recorded quantities; the section has a place for their figure.
     """
     rows = info_rows(info)
     if not rows and history is None:
@@ -290,7 +290,7 @@ def training_section(info: Mapping[str, Any], history: HistoryData | None) -> st
 
 
 # ----------------------------------------------------------------------------------------------------
-# What was measured of a run: a table per set of weights, its layers, and curves over snapshots.
+# The measures of a run: a table per set of weights, its layers, and curves over snapshots.
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 320, 150, 58, 12, 10, 22  # of a curve in pixels, and its margins
 BARS_WIDTH, BARS_LEFT, BAR_STEP, BAR_HEIGHT = 560, 170, 17, 11
@@ -304,10 +304,10 @@ SAYING = (
 
 
 def measures_section(run: ReportRun, *, several: bool = False) -> str:
-    """The section in HTML; empty where nothing was measured.
+    """The section in HTML; empty if nothing was measured.
 
     Args:
-        several: whether the page shows several runs, so that the section names its own.
+        several: whether the page shows several runs: then the section names its run.
     """
     tables = measure_tables(run.measures)
     if not tables:
@@ -353,7 +353,7 @@ def curve_svg(curve: MeasureCurve) -> str:
 
     points = [(x(place), y(value)) for place, value in zip(curve.places, curve.values, strict=True)]
     known = dict(zip(curve.places, points, strict=True))
-    # A bound interrupts the line, which goes through values alone.
+    # The line goes through values only; a bound interrupts it.
     stretches = [list(group) for is_known, group in groupby(places, lambda place: place in known) if is_known]
     lines = "".join(
         f'<polyline points="{" ".join(f"{a:.1f},{b:.1f}" for a, b in map(known.__getitem__, stretch))}" fill="none" '
@@ -384,13 +384,13 @@ def curve_svg(curve: MeasureCurve) -> str:
 
 
 def _arrow(a: float, b: float, up: bool) -> str:
-    """An open triangle at a bound, which points to where the value is."""
+    """An open triangle at a bound, pointing towards the value."""
     tip = -ARROW if up else ARROW
     return f'<path d="M{a - ARROW / 2:.1f} {b:.1f}h{ARROW}l{-ARROW / 2} {tip}z" fill="none" stroke="currentColor"/>'
 
 
 def bars_svg(table: LayerTable) -> str:
-    """A bar per layer, with its interval, as a picture that needs no script; empty where no value is known."""
+    """A bar per layer, with its interval, as a picture that needs no script; empty if no value is known."""
     if not table.bars:
         return ""
     ends = [end for bar in table.bars for end in (bar.value, bar.low, bar.high) if end is not None]
@@ -424,11 +424,11 @@ def bars_svg(table: LayerTable) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the checks of a landscape found, below its figure.
+# The findings of a landscape's checks, below its figure.
 
 
 def checks_section(surface: Surface) -> str:
-    """The verdict and a line for each check; empty where the landscape was not checked."""
+    """The verdict and a line per check; empty if the landscape was not checked."""
     listed = prepare_checks(surface.record.checks, int((surface.status != NOT_COMPUTED).sum()))
     if listed is None:
         return ""
@@ -464,9 +464,9 @@ def lines_svg(
     """Two lines over places from 0 to 1, the first dashed, with a caption that names both.
 
     Args:
-        ends: what stands below the places 0 and 1.
-        label: what the picture shows, in words.
-        of: the text of a height.
+        ends: the labels below the places 0 and 1.
+        label: the picture's title.
+        of: formats a height.
     """
     known = [value for line in lines for value in line.values if value is not None]
     low, high = min(known, default=0.0), max(known, default=1.0)
@@ -494,7 +494,7 @@ def lines_svg(
 
 
 def _path(line: DrawnWay, place: Callable[[float, float], str], dash: str) -> str:
-    """One line; where a value is not known it is cut."""
+    """One line, interrupted at unknown values."""
     parts, pen = list[str](), "M"
     for t, value in zip(line.t, line.values, strict=True):
         if value is None:
@@ -511,7 +511,7 @@ def _path(line: DrawnWay, place: Callable[[float, float], str], dash: str) -> st
 
 
 def compared_section(surface: Surface) -> str:
-    """Pictures and a table; empty where `landscape compare --keep` has kept nothing of the landscape."""
+    """Pictures and a table; empty if `landscape compare --keep` has kept nothing for the landscape."""
     found, steps, rows = compared_of(surface), drawn_steps(surface), bits_table(surface)
     bits, log = drawn_bits(surface)
     parts = list[str]()
@@ -533,7 +533,7 @@ def compared_section(surface: Surface) -> str:
 
 
 def connection_section(surface: Surface) -> str:
-    """A picture of the loss on both, and a table; empty where `landscape connect` did not compute the plane."""
+    """A picture of the loss on both, and a table; empty if `landscape connect` did not compute the plane."""
     rows = connection_table(surface)
     if not rows:
         return ""

@@ -1,4 +1,4 @@
-"""Several landscapes beside or over one another: how they are called, what they can share, and what sets them apart."""
+"""Comparisons of landscapes: their labels, their common scale, and notes on their differences."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from landscape.views.prepare.figure import AxisView, FigureData, prepare
 from landscape.views.prepare.paths import path_notes
 from landscape.views.prepare.scale import LOG_DECADES, Scale, choose_scale, drawn_values, point_states, spanned_decades
 
-MOST_OVERLAID = 12  # more lines over one another cannot be told apart
+MOST_OVERLAID = 12  # more overlaid lines cannot be told apart
 
 
 @dataclass(frozen=True, eq=False)
 class ComparedLandscape:
-    """One of the landscapes that are compared; `label` names its run and itself in legends and titles."""
+    """A landscape of a comparison; `label` names its run and itself in legends and titles."""
 
     label: str
     surface: Surface
@@ -32,17 +32,17 @@ Given = Surface | tuple[str, Surface]
 
 
 def compared(landscapes: Sequence[Given]) -> tuple[ComparedLandscape, ...]:
-    """The landscapes with labels that differ, each with all its levels as one grid.
+    """The landscapes with distinct labels, each with all its levels merged into one grid.
 
     Args:
         landscapes: surfaces, or pairs of a label and a surface.
 
     Returns:
-        The landscapes with the labels given. A surface without one is called by its name, with its run where another
-        has that name as well.
+        The landscapes with the given labels. A surface without a label gets its name, with its run if another one has
+        the same name.
 
     Raises:
-        JobError: an element is neither.
+        JobError: an element is neither a surface nor a pair.
     """
     pairs = [_pair(item) for item in landscapes]
     names = [label if label is not None else surface.name for label, surface in pairs]
@@ -65,14 +65,14 @@ def _pair(given: Given) -> tuple[str | None, Surface]:
 
 
 def _run_of(surface: Surface) -> str:
-    """The last part of the run's name, as the landscape's job has it; '' where it is not recorded."""
+    """The last part of the run's name in the landscape's job; '' if it is not recorded."""
     job = surface.record.job
     run = job.whole.get("run") if job is not None else None
     return str(run).rstrip("/").rpartition("/")[2] if isinstance(run, str) else ""
 
 
 def numbered(labels: Sequence[str]) -> list[str]:
-    """The labels, each that stands there already with a number.
+    """The labels, with a number after each repetition.
 
     >>> numbered(["a", "b", "a"])
     ['a', 'b', 'a (2)']
@@ -84,7 +84,7 @@ def numbered(labels: Sequence[str]) -> list[str]:
 
 
 def item_labels(items: Sequence[tuple[str, str]]) -> list[str]:
-    """A label for each pair of a run's path and a landscape's name: what all of them share is left out.
+    """A label for each pair of a run's path and a landscape's name, without the parts that all share.
 
     >>> item_labels([("runs/sgd", "minimum"), ("runs/adam", "minimum")])
     ['sgd: minimum', 'adam: minimum']
@@ -101,7 +101,7 @@ def check_mode(mode: str, items: Sequence[ComparedLandscape], observable: str) -
     """Refuse a comparison that cannot be drawn.
 
     Raises:
-        JobError: an unknown mode, too few landscapes or too many, other numbers of axes, or no such observable.
+        JobError: an unknown mode, too few or too many landscapes, different numbers of axes, or no such observable.
     """
     if mode not in MODE_TABLE:
         raise JobError(f"mode: unknown {quoted(mode)}; {nearest(str(mode), MODE_TABLE)}")
@@ -132,10 +132,9 @@ def _axes(item: ComparedLandscape) -> str:
 
 
 def contrasts(items: Sequence[ComparedLandscape]) -> list[str]:
-    """What a reader must know before trusting the comparison: other samples, other directions, other modes.
+    """Notes that a reader needs before trusting the comparison: different samples, directions or modes.
 
-    Sentences without full stops. Landscapes of other samples differ by chance as well, and an axis of other
-    directions is another axis.
+    Sentences without full stops. Landscapes over different samples also differ by chance.
     """
     surfaces = [item.surface for item in items]
     notes = []
@@ -156,17 +155,17 @@ def contrasts(items: Sequence[ComparedLandscape]) -> list[str]:
 
 
 def _origins(surfaces: Sequence[Surface]) -> list[str]:
-    """The names of the origins; none where all are the same weights, which may have a name in each run."""
+    """The names of the origins; empty if all are the same weights, even under different names."""
     records = [surface.record for surface in surfaces]
     known = {record.identity.origin for record in records if record.identity is not None}
     return [record.origin_name for record in records] if len(known) > 1 else []
 
 
 def _directions_differ(axes: Sequence[Axis]) -> bool:
-    """Whether an axis means another direction in each landscape, and not only one that each network scales to itself.
+    """Whether an axis means a different direction in each landscape, beyond the scaling by each network's weights.
 
-    A random direction of one seed is the same draw, which the normalisation scales to the weights. A principal
-    component of another training is another direction, though it has the same label.
+    A random direction of one seed is the same draw, scaled to the weights by the normalisation. A principal component
+    of another training is another direction, although it has the same label.
     """
     records = [axis.record for axis in axes]
     if len({record.digest for record in records}) == 1 and records[0].digest:
@@ -188,7 +187,7 @@ def same_samples(one: Surface, other: Surface) -> bool:
 
 
 def same_origin(one: Surface, other: Surface) -> bool:
-    """Whether both are known to lie around the same weights, rounded in the same way."""
+    """Whether both are known to have the same origin, rounded in the same way."""
     return _recorded_equal(one, other, "origin") and one.record.quantisation == other.record.quantisation
 
 
@@ -198,16 +197,16 @@ def _recorded_equal(one: Surface, other: Surface, field: str) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Several landscapes over one another, or beside one another on one scale: what each shows, and what they share.
+# Several landscapes overlaid, or side by side on one scale: the data of each, and the common scale.
 
 
 NAMED_IN_TITLE = 3
-OVERLAY_LEVELS = 8  # contour lines of each: fewer than of one landscape alone, as there are several sets
+OVERLAY_LEVELS = 8  # contour lines per landscape: fewer than for a single one
 
 
 @dataclass(frozen=True)
 class SharedScale:
-    """What figures of several landscapes have in common: the ends of the range in real values, or None, and `log`."""
+    """The common scale of several figures: the ends of the range in real values, or None, and `log`."""
 
     log: bool
     low: float | None
@@ -216,9 +215,9 @@ class SharedScale:
 
 @dataclass(frozen=True, eq=False)
 class OverlayData:
-    """Several landscapes in one figure: `fields` are what each shows, and `labels` their names in the legend.
+    """Several landscapes in one figure: `fields` are their data, and `labels` their names in the legend.
 
-    `frame` has the title, the caption, and axes that reach over all of them, and no values of its own.
+    `frame` has the title, the caption, and axes that cover all of them, but no values.
     """
 
     labels: tuple[str, ...]
@@ -234,11 +233,11 @@ def share_scale(
     zmin: float | None = None,
     zmax: float | None = None,
 ) -> SharedScale:
-    """The scale on which all landscapes can be compared: that of all their values together.
+    """A scale for comparing all landscapes: that of all their values together.
 
     Args:
-        log: logarithmic; default where the values span more than two decades and all have a logarithm.
-        zmin, zmax: the ends of the range where they are given, in real values.
+        log: logarithmic; by default if the values span more than two decades and all have a logarithm.
+        zmin, zmax: the given ends of the range, in real values.
 
     Raises:
         JobError: zmin or zmax is impossible, or a landscape has no such observable.
@@ -266,10 +265,10 @@ def _suggests_log(items: Sequence[ComparedLandscape], values: Sequence[Floats], 
 
 
 def prepare_overlay(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -> OverlayData:
-    """Everything that a figure of several landscapes over one another shows.
+    """The data of a figure of overlaid landscapes.
 
     Raises:
-        JobError: the landscapes cannot be drawn over one another, or zmin, zmax or levels is impossible.
+        JobError: the landscapes cannot be overlaid, or zmin, zmax or levels is impossible.
     """
     check_mode("overlay", items, spec.observable)
     shared = share_scale(items, spec.observable, spec.log, zmin=spec.zmin, zmax=spec.zmax)
@@ -304,7 +303,7 @@ def _frame(items: Sequence[ComparedLandscape], fields: Sequence[FigureData], obs
 
 
 def _common_scale(fields: Sequence[FigureData]) -> Scale:
-    """The scale of the first, from the lowest to the highest end of all."""
+    """The scale of the first landscape, with the lowest and the highest end of all."""
     scales = [field.scale for field in fields]
     low, high = min(scale.low for scale in scales), max(scale.high for scale in scales)
     return replace(scales[0], low=low, high=high)
@@ -318,7 +317,7 @@ def _names(items: Sequence[ComparedLandscape]) -> str:
 
 
 def _common_axis(fields: Sequence[FigureData], k: int) -> AxisView:
-    """An axis from the lowest to the highest coordinate of all; its title only where it is that of all."""
+    """An axis from the lowest to the highest coordinate of all; titled if all have the same title."""
     axes = [field.axes[k] for field in fields]
     ends = np.array([min(axis.coordinates[0] for axis in axes), max(axis.coordinates[-1] for axis in axes)])
     same = len({axis.meaning for axis in axes}) == 1
@@ -329,7 +328,7 @@ def _common_axis(fields: Sequence[FigureData], k: int) -> AxisView:
 def _caption(
     items: Sequence[ComparedLandscape], fields: Sequence[FigureData], axes: Sequence[AxisView], observable: str
 ) -> list[str]:
-    """What a reader must know: what all have in common, what sets them apart, then each in a sentence of its own."""
+    """The caption: what all have in common, how they differ, then a sentence per landscape."""
     samplings = list(dict.fromkeys(words.sampling(item.surface, observable) for item in items))
     facts = [samplings[0]] if len(samplings) == 1 else []
     facts += contrasts(items)

@@ -26,17 +26,17 @@ from landscape.views.prepare.scale import STATES, Scale, choose_scale, point_sta
 from landscape.views.prepare.uncertainty import shared_text, standard_error
 
 # ----------------------------------------------------------------------------------------------------
-# Two grids brought to the same points: the coordinates that they share, and the values of either there.
+# Two grids resampled to common points: the shared coordinates, and the values of both there.
 
 States = NDArray[np.uint8]
 
 ROUNDING = 1e-9  # of an axis: coordinates that differ by less are the same
-RANKS = (OK, *STATES)  # of several reasons for a point to be missing, the last one here counts, as it is the rarest
+RANKS = (OK, *STATES)  # of several reasons for a missing point the last one here counts, as it is the rarest
 
 
 @dataclass(frozen=True, eq=False)
 class GridValues:
-    """Values on a grid, with the standard error of each or None, and per point OK or why it has no value."""
+    """Values on a grid, their standard errors or None, and per point OK or the reason why it has no value."""
 
     values: Floats
     error: Floats | None
@@ -54,13 +54,13 @@ def coordinates_agree(one: Sequence[Floats], other: Sequence[Floats]) -> bool:
 def common_grid(
     one: Sequence[Floats], other: Sequence[Floats], axes: Sequence[str], labels: tuple[str, str]
 ) -> list[Floats]:
-    """Coordinates within the range that both grids cover, along each axis those of the coarser grid.
+    """The coarser grid's coordinates along each axis, within the range that both grids cover.
 
     Args:
-        axes: the names of the axes, and `labels` those of the grids, for the error.
+        axes, labels: the names of the axes and of the grids, for the error.
 
     Raises:
-        JobError: along an axis the grids overlap in less than two points.
+        JobError: along an axis the grids overlap in fewer than two points.
 
     >>> common_grid([np.array([-1.0, 0.0, 1.0])], [np.array([0.0, 0.5, 1.0, 1.5])], ["alpha"], ("a", "b"))
     [array([0., 1.])]
@@ -91,12 +91,12 @@ def _span(one: Floats, other: Floats) -> float:
 def resampled(given: GridValues, coordinates: Sequence[Floats], targets: Sequence[Floats]) -> GridValues:
     """The values at other points, by linear interpolation along each axis.
 
-    A point that coincides with one of the grid keeps its value. A point between others has a value only where all of
-    them have one. Its error is the same mean of theirs, which is the error's upper bound.
+    A target that coincides with a grid point keeps its value. An interpolated point has a value only if all its
+    neighbours have one. Its error is the same weighted mean of their errors, which is an upper bound.
 
     Args:
         given: arrays indexed by the axes in reverse, [beta, alpha] for two.
-        coordinates, targets: per axis, alpha first, the points that there are and those wanted, all within the grid.
+        coordinates, targets: per axis, alpha first, the grid's points and the wanted ones, all within the grid.
 
     >>> given = GridValues(np.array([0.0, 4.0, np.nan]), None, np.array([1, 1, 0], np.uint8))
     >>> resampled(given, [np.array([0.0, 1.0, 2.0])], [np.array([0.5, 1.0, 1.5])]).values
@@ -115,19 +115,19 @@ def resampled(given: GridValues, coordinates: Sequence[Floats], targets: Sequenc
 
 
 def worse(one: States, other: States) -> States:
-    """Per point the state that counts of two: OK only where both are, else the rarer reason."""
+    """Per point the combined state: OK if both are, else the rarer reason."""
     return np.array(RANKS, np.uint8)[np.maximum(_ranks(one), _ranks(other))]
 
 
 def _ranks(states: States) -> NDArray[np.intp]:
-    """The places in `RANKS` of the states; a code that is not known counts as not computed."""
+    """The places of the states in `RANKS`; an unknown code counts as not computed."""
     ranks = np.full(256, RANKS.index(NOT_COMPUTED), np.intp)
     ranks[list(RANKS)] = np.arange(len(RANKS))
     return ranks[states]
 
 
 def _places(points: Floats, wanted: Floats) -> tuple[NDArray[np.intp], Floats]:
-    """For each wanted point the number of the point to its left, and its share of the way to the next."""
+    """For each wanted point the index of its left neighbour, and its share of the way to the next one."""
     left = np.clip(np.searchsorted(points, wanted, side="right") - 1, 0, len(points) - 2)
     share = (wanted - points[left]) / (points[left + 1] - points[left])
     share = np.where(np.abs(share - np.round(share)) < 1e-6, np.round(share), share)
@@ -155,7 +155,7 @@ def _worst(ranks: NDArray[np.intp], dimension: int, left: NDArray[np.intp], shar
 
 
 # ----------------------------------------------------------------------------------------------------
-# The standard error of the difference of two landscapes: of pairs of samples where it can be known, else of both.
+# The standard error of the difference of two landscapes: paired by sample if possible, else of both combined.
 
 EXACT, PAIRED, COMBINED, UNPAIRED = "exact", "paired", "combined", "unpaired"
 IN_WORDS = {
@@ -191,7 +191,7 @@ def error_of(
 
 
 def _paired(one: Surface, other: Surface, observable: str, grid: Sequence[Floats]) -> Floats | None:
-    """The bound of the paired standard error of the difference; None where it cannot be known."""
+    """An upper bound of the paired standard error of the difference; None if there is none."""
     errors = [surface.observables.get(RISE_STDERR) for surface in (one, other)]
     if observable != "loss" or errors[0] is None or errors[1] is None:
         return None
@@ -206,7 +206,7 @@ def _paired(one: Surface, other: Surface, observable: str, grid: Sequence[Floats
 
 
 def _of_stored_losses(one: Surface, other: Surface, grid: Sequence[Floats]) -> Floats | None:
-    """The paired error itself, where both landscapes keep the losses of their samples at these points; else None."""
+    """The exact paired error, if both landscapes keep the losses of their samples at these points; else None."""
     shape = tuple(len(points) for points in reversed(grid))
     kept = [surface.loss_samples for surface in (one, other)]
     places = ([axis.coordinates for axis in surface.axes] for surface in (one, other))
@@ -223,23 +223,23 @@ def _of_stored_losses(one: Surface, other: Surface, grid: Sequence[Floats]) -> F
 
 
 def moved_to(given: GridValues, surface: Surface, grid: Sequence[Floats]) -> GridValues:
-    """The values at the points of `grid`, which are untouched where these are the surface's own."""
+    """The values at the points of `grid`; unchanged if these are the surface's own points."""
     coordinates = [axis.coordinates for axis in surface.axes]
     return given if coordinates_agree(coordinates, grid) else resampled(given, coordinates, grid)
 
 
 # ----------------------------------------------------------------------------------------------------
 
-MOST_DECADES = 300.0  # of a ratio on either side: beyond that a float has no room
+MOST_DECADES = 300.0  # of a ratio on either side, within the range of a float
 
 
 @dataclass(frozen=True, eq=False)
 class DifferenceData:
-    """What a figure of the difference of `labels[1]` from `labels[0]` shows.
+    """The data of a figure of the difference of `labels[1]` from `labels[0]`.
 
-    `field` has the differences as its values, or the ratios where its scale is logarithmic. Its error is the standard
-    error of these, of the kind `error_kind`, see `comparison_errors`; "" where it is not known. `within` are the points
-    at which the two differ by at most two standard errors. `paths` are the trajectories of both where they have one.
+    The values of `field` are differences, or ratios if its scale is logarithmic. Its error is their standard error, of
+    the kind `error_kind`; "" if it is not known. `within` are the points at which the two differ by at most two
+    standard errors. `paths` are the trajectories of both, if any.
     """
 
     field: FigureData
@@ -253,19 +253,19 @@ class DifferenceData:
 def prepare_difference(
     first: ComparedLandscape, other: ComparedLandscape, spec: FigureSpec = DEFAULT_SPEC, limit: float | None = None
 ) -> DifferenceData:
-    """The difference of `other` from `first`, at the points of both or, where these differ, of the coarser grid.
+    """The difference of `other` from `first`, at their common points or, if the grids differ, at the coarser grid's.
 
-    The standard error is paired where both landscapes have the same samples: from the losses of the samples where both
-    keep them, else by a bound where they have the same origin, rounded alike, and the errors of their rises are known:
-    then d = R_B − R_A, and se(d) <= se(R_A) + se(R_B), whatever their covariance. Elsewhere it is √(se_A² + se_B²),
-    which is right for independent samples.
+    The standard error is paired if both landscapes have the same samples: exactly, from the losses of the samples, if
+    both keep them; else by a bound, if they have the same origin, rounded alike, and known errors of their rises: then
+    d = R_B − R_A, and se(d) <= se(R_A) + se(R_B), whatever their covariance. Otherwise it is √(se_A² + se_B²), which is
+    right for independent samples.
 
     Args:
         spec: its observable, the number of contour lines, and `log`: the ratio in place of the difference.
-        limit: the end of the scale on either side: a difference, or a ratio above 1; default chosen from the values.
+        limit: the end of the scale on either side: a difference, or a ratio above 1; default: by the values.
 
     Raises:
-        JobError: the landscapes have other numbers of axes, no such observable, or no range in common.
+        JobError: the landscapes have different numbers of axes, no such observable, or no common range.
     """
     observable, log = spec.observable, bool(spec.log)
     check_mode("difference", (first, other), observable)
@@ -288,7 +288,7 @@ def prepare_difference(
 
 
 def _grid(one: Surface, other: Surface, labels: tuple[str, str]) -> tuple[list[Floats], bool]:
-    """The coordinates of the difference along each axis, and whether they are those of both landscapes."""
+    """The coordinates of the difference along each axis, and whether both landscapes have them."""
     first, second = ([axis.coordinates for axis in surface.axes] for surface in (one, other))
     if coordinates_agree(first, second):
         return first, True
@@ -298,7 +298,7 @@ def _grid(one: Surface, other: Surface, labels: tuple[str, str]) -> tuple[list[F
 def _field(
     first: ComparedLandscape, other: ComparedLandscape, observable: str, one: Surface, grid: list[Floats], log: bool
 ) -> FigureData:
-    """The words and the axes of the difference, as yet without values."""
+    """The words and the axes of the difference, without values yet."""
     name, relation = words.observable_title(observable), "over" if log else "less"
     axes = zip(one.axes, grid, strict=True)
     inside = all(points[0] <= 0 <= points[-1] for points in grid)
@@ -320,14 +320,14 @@ def _field(
 
 
 def _known_origin(field: FigureData) -> OriginMark | None:
-    """The origin of one axis at the height of the curve, where the losses there were not evaluated."""
+    """The origin at the height of a curve, if the losses at the origin were not evaluated."""
     if field.origin is None or math.isfinite(field.origin.height) or len(field.axes) > 1:
         return field.origin
     return replace(field.origin, height=float(np.interp(0.0, field.axes[0].coordinates, field.drawn)))
 
 
 def _at_origin(first: ComparedLandscape, other: ComparedLandscape, observable: str, log: bool) -> float:
-    """The drawn difference of the losses at the origin; NaN where one is not known, and for other observables."""
+    """The drawn difference of the losses at the origin; NaN if one is unknown, and for other observables."""
     a, b = first.surface.origin_loss, other.surface.origin_loss
     if observable != "loss" or (log and not min(a, b) > 0):
         return math.nan
@@ -345,7 +345,7 @@ def _on_grid(surface: Surface, observable: str, log: bool, grid: Sequence[Floats
 
 
 def _interpolated(pair: tuple[Surface, Surface], grid: Sequence[Floats]) -> NDArray[np.uint8] | None:
-    """As `Surface.interpolated` of the finer one at each point; None where all values of both were evaluated."""
+    """The larger `Surface.interpolated` of both at each point; None if all values of both were evaluated."""
     found = np.zeros(tuple(len(points) for points in reversed(grid)))
     for surface in pair:
         if surface.interpolated is not None:
@@ -360,7 +360,7 @@ def _difference(one: GridValues, other: GridValues, log: bool) -> Floats:
 
 
 def _log_ratio(one: GridValues, other: GridValues) -> Floats:
-    """log10 of the ratio, also where the ratio itself is beyond what a float can hold; NaN where a side is missing."""
+    """log10 of the ratio, even if the ratio itself overflows a float; NaN if a side is missing."""
     known = (one.states == OK) & (other.states == OK)
     return np.log10(np.where(known, other.values, np.nan)) - np.log10(np.where(known, one.values, np.nan))
 
@@ -373,7 +373,7 @@ def _within(values: Floats, error: Floats | None, log: bool) -> NDArray[np.bool_
 
 
 def _limit_without_difference(drawn: Floats, error: Floats | None, log: bool) -> float | None:
-    """The end of the scale where nothing differs: two standard errors, else 1; None where something does."""
+    """The end of the scale if nothing differs: two standard errors, else 1; None if something does."""
     if (drawn[np.isfinite(drawn)] != 0).any():
         return None
     known = np.empty(0) if error is None else error[np.isfinite(error) & (error > 0)]
@@ -381,12 +381,12 @@ def _limit_without_difference(drawn: Floats, error: Floats | None, log: bool) ->
 
 
 def symmetric_scale(drawn: Floats, log: bool, levels: int | None = None, limit: float | None = None) -> Scale:
-    """A scale as far below no difference as above it, with the same contour lines on either side.
+    """A scale that is symmetric around no difference, with the same contour lines on either side.
 
     Args:
-        drawn: differences, or log10 of ratios where `log`.
+        drawn: differences, or with `log` log10 of ratios.
         levels: the number of contour lines; default about 12.
-        limit: the end of the scale on either side: a difference, or a ratio above 1; default chosen from the values.
+        limit: the end of the scale on either side: a difference, or a ratio above 1; default: by the values.
 
     Raises:
         JobError: levels or limit is impossible.
@@ -395,15 +395,15 @@ def symmetric_scale(drawn: Floats, log: bool, levels: int | None = None, limit: 
         rule = "a ratio above 1" if log else "a difference above 0"
         raise JobError(f"limit: must be {rule}, not {quoted(limit)}")
     end = None if limit is None else math.log10(limit) if log else limit
-    # Sizes of either kind begin at 0, so the rules of a linear scale choose the end; it may leave out a few far ones.
+    # Absolute values begin at 0, so the rules of a linear scale choose the end; it may leave out a few far ones.
     high = min(choose_scale(np.abs(drawn), False, 0.0, end).high, MOST_DECADES if log else math.inf)
-    reach = high * (1 + ROUNDING)  # else the furthest point may count as beyond the end
+    reach = high * (1 + ROUNDING)  # otherwise the farthest point may count as beyond the end
     low, top = (10.0**-reach, 10.0**reach) if log else (-reach, reach)
     return replace(choose_scale(drawn, log, low, top, levels), low=-high, high=high)
 
 
 def _caption(data: DifferenceData, pair: tuple[ComparedLandscape, ComparedLandscape], observable: str) -> list[str]:
-    """What a reader must know to judge the difference: sentences without full stops."""
+    """The caption of the difference: sentences without full stops."""
     field, (first, other) = data.field, data.labels
     relation = "over" if field.scale.log else "less"
     name = words.observable_title(observable)

@@ -1,4 +1,4 @@
-"""The table of what differs between landscapes: their jobs, the trainings of their runs, final metrics, and numbers."""
+"""The table of differences between landscapes: jobs, trainings of their runs, final metrics, and numbers."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from landscape.views.prepare.tables import measure_numbers
 from landscape.views.prepare.uncertainty import standard_error, where_evaluated
 from landscape.views.prepare.words import ENTEZARI
 
-MOST_KEYS, DEEPEST, LONGEST = 400, 8, 200  # of a document that is taken apart: keys, levels, characters of a value
-LONGEST_LIST = 12  # elements of a list that stand in one cell
+MOST_KEYS, DEEPEST, LONGEST = 400, 8, 200  # of a flattened document: keys, levels, characters of a value
+LONGEST_LIST = 12  # elements of a list in one cell
 
 
 @dataclass(frozen=True)
 class WholeGrid:
-    """What is known of all points of a landscape of which a surface holds some only.
+    """Facts about all points of a landscape whose surface holds only some of them.
 
     Args:
         sizes: points along each axis.
         computed: how many points were evaluated.
-        lowest: the lowest value; None where it is not known.
-        asked: how many points are to be evaluated; None for all of them.
+        lowest: the lowest value; None if it is not known.
+        asked: how many points are to be evaluated; None for all.
     """
 
     sizes: tuple[int, ...]
@@ -44,15 +44,15 @@ class WholeGrid:
 
 @dataclass(frozen=True, eq=False)
 class TableItem:
-    """One column of the table: a landscape, or a run alone, with what is known of the run.
+    """One column of the table: a landscape, or a run alone, with the run's documents.
 
     Args:
         label: the head of the column.
-        surface: the landscape; None where there is none.
-        whole: what is known of all its points, where the surface holds some of them only.
-        info: what was trained, as `run.json` holds it.
-        history: what the training recorded, one mapping per step or epoch.
-        measures: what `measures.json` of the run holds.
+        surface: the landscape; None for a run alone.
+        whole: facts about all its points, if the surface holds only some of them.
+        info: the training's facts, from `run.json`.
+        history: the training's recorded rows, one mapping per step or epoch.
+        measures: the content of the run's `measures.json`.
     """
 
     label: str
@@ -65,7 +65,7 @@ class TableItem:
 
 @dataclass(frozen=True)
 class DifferenceRow:
-    """One line of the table: per column a text, None where nothing is recorded, and a number for sorting or None."""
+    """One line of the table: per column a text (None if nothing is recorded) and a number for sorting, or None."""
 
     name: str
     values: tuple[str | None, ...]
@@ -73,7 +73,7 @@ class DifferenceRow:
 
     @property
     def differs(self) -> bool:
-        """Whether not all columns are equal; a value that is not recorded differs from one that is."""
+        """Whether the columns differ; an unrecorded value differs from a recorded one."""
         return len(set(self.values)) > 1
 
 
@@ -93,11 +93,11 @@ class DifferencesTable:
     sections: tuple[Section, ...]
 
     def differing(self) -> DifferencesTable:
-        """The same without the lines in which all columns are equal."""
+        """The table without the lines whose columns are all equal."""
         return self._where(True)
 
     def equal(self) -> DifferencesTable:
-        """Only the lines in which all columns are equal."""
+        """Only the lines whose columns are all equal."""
         return self._where(False)
 
     def _where(self, differs: bool) -> DifferencesTable:
@@ -110,16 +110,16 @@ class DifferencesTable:
 
 @dataclass(frozen=True)
 class Cell:
-    """A value as a text, and as a number where it is one."""
+    """A value as a text, and as a number if it is one."""
 
     text: str
     number: float | None = None
 
 
 def tabulate(items: Sequence[TableItem], observable: str = "loss") -> DifferencesTable:
-    """What the jobs, the trainings and the numbers of the items are, line by line.
+    """The table of the items' jobs, trainings and numbers.
 
-    Names are dotted keys of the documents, such as 'landscape.size' or 'hyperparameters.momentum'.
+    Names of lines are dotted keys of the documents, such as 'landscape.size' or 'hyperparameters.momentum'.
     """
     sections = [
         _section("Numbers", [_numbers(item, observable) for item in items]),
@@ -143,7 +143,7 @@ def _section(title: str, columns: Sequence[Mapping[str, Cell]]) -> Section:
 
 
 def _numbers(item: TableItem, observable: str) -> dict[str, Cell]:
-    """The numbers by which landscapes are compared; what is not known is left out."""
+    """The numbers that compare landscapes; unknown ones are left out."""
     surface = item.surface
     if surface is None:
         return {}
@@ -195,7 +195,7 @@ def _number(value: float, digits: int = 5) -> Cell:
 
 
 def _final_metrics(history: Sequence[Mapping[str, Any]]) -> dict[str, Cell]:
-    """The last recorded value of every column, the loss first, and how long the training was."""
+    """The last recorded value of every column, the loss first, and the length of the training."""
     last: dict[str, float] = {}
     for row in history:
         last |= {str(key): known for key, value in row.items() if (known := finite_or_none(value)) is not None}
@@ -206,7 +206,7 @@ def _final_metrics(history: Sequence[Mapping[str, Any]]) -> dict[str, Cell]:
 
 
 def _job(surface: Surface | None) -> Mapping[str, Any]:
-    """The job, with its one landscape in place of the list of landscapes."""
+    """The job, with this landscape in place of the list of landscapes."""
     job = None if surface is None else surface.record.job
     if job is None:
         return {}
@@ -217,7 +217,7 @@ def _job(surface: Surface | None) -> Mapping[str, Any]:
 
 
 def _documented(document: Mapping[str, Any]) -> dict[str, Cell]:
-    """The values of a JSON document by their dotted keys; of a large document the first ones."""
+    """The values of a JSON document by dotted keys; only the first ones of a large document."""
     return dict(itertools.islice(_leaves(document, "", DEEPEST), MOST_KEYS))
 
 

@@ -61,11 +61,11 @@ from landscape.views.prepare.uncertainty import (
 from landscape.views.prepare.words import resolution
 
 # ----------------------------------------------------------------------------------------------------
-# Observables whose values stand for names, and the points where layers are known though the loss is not finite.
+# Observables whose values stand for names, and points with known layers although the loss is not finite.
 
 
 def status_of(surface: Surface, observable: str) -> NDArray[np.uint8]:
-    """The status of the points; what is known of layers is known also where the loss is not finite."""
+    """The status of the points; observables of layers are known even if the loss is not finite."""
     layers = surface.record.layers
     if layers is None or observable not in layers.observables:
         return surface.status
@@ -74,13 +74,13 @@ def status_of(surface: Surface, observable: str) -> NDArray[np.uint8]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Fewer points of a surface where it has more than a screen shows: picked, never changed.
+# Thinning surfaces with more points than a screen shows: points are picked, never changed.
 
 MAX_POINTS = {1: 100_001, 2: 1025, 3: 49}  # per axis, by number of axes: more than a screen shows
 
 
 def thinned(surface: Surface, limit: int) -> Surface:
-    """At most `limit` points per axis, evenly picked with both ends; the values picked are untouched."""
+    """At most `limit` points per axis, evenly picked with both ends; their values are unchanged."""
     picks = picked_of([len(axis.coordinates) for axis in surface.axes], limit, refined=surface.interpolated is not None)
     if all(len(pick) == len(axis.coordinates) for pick, axis in zip(picks, surface.axes, strict=True)):
         return surface
@@ -97,11 +97,11 @@ def thinned(surface: Surface, limit: int) -> Surface:
 
 
 def picked_of(sizes: Sequence[int], limit: int, *, refined: bool = False) -> list[NDArray[np.intp]]:
-    """The indices along each axis of a grid of which at most `limit` points are drawn per axis.
+    """The indices to draw along each axis of a grid, at most `limit` per axis.
 
     Args:
-        refined: the grid is that of a refined landscape, of which every second point is that of the level above: steps
-            are doubled as long as they can be, as uneven ones would show a grid of their own.
+        refined: the grid is that of a refined landscape, whose every second point belongs to the next coarser level:
+            steps are doubled until they fit, as uneven steps would show as an artificial grid.
     """
     stride = 1
     while refined and max(sizes) > limit * stride and all((size - 1) % (2 * stride) == 0 for size in sizes):
@@ -110,7 +110,7 @@ def picked_of(sizes: Sequence[int], limit: int, *, refined: bool = False) -> lis
 
 
 def levels_picked(interpolated: NDArray[np.uint8], picks: Sequence[NDArray[np.intp]]) -> NDArray[np.uint8]:
-    """`Surface.interpolated` of the picked points alone, of which the finest grid has steps twice as long, or longer.
+    """`Surface.interpolated` of the picked points, whose finest grid may have longer steps.
 
     Args:
         picks: the indices along each axis, the first axis first.
@@ -128,7 +128,7 @@ def picked(size: int, limit: int) -> NDArray[np.intp]:
 
 
 def thinning_note(full: Surface, shown: Surface) -> list[str]:
-    """What the caption says of points that are left out."""
+    """The caption's note on points that are left out."""
     return [] if full is shown else [f"drawn from {resolution(shown)} of them"]
 
 
@@ -141,7 +141,7 @@ ERRORS_UNKNOWN = "standard errors, or the value at the origin, are not known"
 
 @dataclass(frozen=True, eq=False)
 class AxisView:
-    """One axis as drawn; `title` fits in one line, and `meaning` is the same at length."""
+    """One axis as drawn; `title` fits in one line, `meaning` is the long form."""
 
     name: str
     title: str
@@ -158,16 +158,15 @@ class AxisView:
 class FigureData:
     """One observable of a landscape with 1, 2 or 3 axes, ready to draw: all that a figure shows, and no more.
 
-    Arrays are indexed by the axes in reverse, as those of a surface are. `values` are as computed; `drawn` is what the
-    scale shows of them: the value or its log10, NaN where there is nothing to draw, for which `states` has the reason.
-    `error` is the standard error of `values`. `rise` is the loss over that of the origin and `rise_error` its standard
-    error, over the same samples. Each of these three is None where it is not known. `difference` is how many times two
-    standard errors each value differs from that at the origin, where the layer of uncertainty is asked for and the
-    errors are known, and `unclear` what the legend calls where it is below one. `extrema` are the minima above the
-    noise and their saddles, where these are asked for. `beside` are further observables, each for a panel of its
-    own. `interpolated` is that of the surface: None where every point was evaluated. `seeds` is what lines of other
-    seeds would show, where a line was checked. `categories` are what the values 0, 1, 2, … stand for, where they
-    stand for names.
+    Arrays are indexed by the axes in reverse, like those of a surface. `values` are the computed values; `drawn` are
+    the values or their log10 as the scale shows them, NaN if there is nothing to draw, with the reason in `states`.
+    `error` is the standard error of `values`. `rise` is the loss minus that of the origin and `rise_error` its standard
+    error, over the same samples. Each of these three is None if it is not known. `difference` is each value's distance
+    from that of the origin in units of two standard errors, if the uncertainty is asked for and the errors are known;
+    `unclear` is the legend entry of the region where it is below one. `extrema` are the minima above the noise and
+    their saddles, if asked for. `beside` are further observables, each for its own panel. `interpolated` is that of the
+    surface: None if every point was evaluated. `seeds` is the band of lines of other seeds, if a line was checked.
+    `categories` are the names that the values 0, 1, 2, … stand for, if they do.
     """
 
     name: str
@@ -195,28 +194,28 @@ class FigureData:
 
     @property
     def shape_error(self) -> Floats | None:
-        """The error to judge the shape by: that of the rise, since a shift that all points share is no shape."""
+        """The error of the shape: that of the rise if known, since a common shift of all points is no shape."""
         return self.error if self.rise_error is None else self.rise_error
 
     @property
     def ratio(self) -> float:
-        """Height over width of the first two axes where a unit is equally long on both."""
+        """Height over width of the first two axes at equal lengths of their units."""
         return self.axes[1].span / self.axes[0].span
 
     @property
     def equal(self) -> bool:
-        """Whether a unit can be equally long on both axes without one of them being too short to see."""
+        """Whether both axes can have the same unit length without one being too short to see."""
         return 1 / EXTREME_RATIO <= self.ratio <= EXTREME_RATIO
 
 
 def prepare_figure(
     surface: Surface, observable: str = "loss", *, beside: Sequence[str] = (), **options: Any
 ) -> FigureData:
-    """Everything that a figure of `observable` shows.
+    """The data of a figure of `observable`.
 
     Args:
-        beside: observables to prepare along with the loss, as far as the surface has them.
-        options: those of `landscape.views.figure` that decide what is shown; the others change nothing.
+        beside: observables to prepare along with the loss, if the surface has them.
+        options: those of `landscape.views.figure`; only options that decide what is shown matter.
 
     Raises:
         JobError: the surface has no such observable, or zmin, zmax, clip or levels is impossible.
@@ -233,7 +232,7 @@ def prepare_figure(
 
 
 def prepare(surface: Surface, spec: FigureSpec, beside: Sequence[str] = ()) -> FigureData:
-    """The same of a figure as it is asked for."""
+    """The same for a `FigureSpec`."""
     data = _one_observable(surface, spec)
     names = [name for name in beside if spec.observable == "loss" and name in means(surface)]
     # Linear, whatever the loss is: what stands beside it are fractions such as the accuracy.
@@ -244,12 +243,12 @@ def prepare(surface: Surface, spec: FigureSpec, beside: Sequence[str] = ()) -> F
 def suggests_log(
     surface: Surface, observable: str = "loss", zmin: float | None = None, zmax: float | None = None
 ) -> bool:
-    """Whether a figure is logarithmic unless the reader asks for another scale: its values span over two decades.
+    """Whether a figure is logarithmic by default: its values span more than two decades.
 
     Fractions such as the accuracy stay linear.
 
     Args:
-        zmin, zmax: ends of the range drawn, in real values, where they are given.
+        zmin, zmax: the given ends of the range drawn, in real values.
 
     Raises:
         JobError: the surface has no such observable.
@@ -265,7 +264,7 @@ def _decades(surface: Surface, observable: str, zmin: float | None, zmax: float 
 
 def _one_observable(full: Surface, spec: FigureSpec) -> FigureData:
     observable = spec.observable
-    full[observable]  # refuses an unknown name
+    full[observable]  # raises for an unknown name
     categories = full.record.categories(observable)
     decades = 0.0 if categories else _decades(full, observable, spec.zmin, spec.zmax)
     log = decades > LOG_DECADES if spec.log is None or categories else spec.log
@@ -346,26 +345,26 @@ def slice_at(data: FigureData, k: int) -> FigureData:
 
 
 def means(surface: Surface) -> list[str]:
-    """The observables that are means, `loss` first: all but the standard errors."""
+    """The observables that are means, `loss` first: all except standard errors."""
     names = [name for name in surface.observables if not name.endswith("_stderr")]
     return sorted(names, key=lambda name: (name != "loss", name))
 
 
 def _interpolation_note(surface: Surface) -> list[str]:
-    """Of a refined landscape, how many of its points were evaluated."""
+    """The note on how many points of a refined landscape were evaluated."""
     text = evaluated_text(surface)
     return [f"{text} evaluated, the others bilinear between them"] if text else []
 
 
 def _log_note(log: bool, decades: float | None) -> list[str]:
-    """That the scale is logarithmic, and why where nobody asked for it: `decades` are those that the values span."""
+    """The note on a logarithmic scale; with `decades`, the span of the values, if it was not asked for."""
     if not log:
         return []
     return ["logarithmic scale" + ("" if decades is None else f", as the values span {decades:.1f} decades")]
 
 
 def _axes_notes(axes: tuple[AxisView, ...]) -> list[str]:
-    """What the axes are, as far as their titles do not say it, and whether they are to one scale."""
+    """Notes on the axes beyond their titles, and on different scales of the axes."""
     notes = [axis.meaning for axis in axes if axis.meaning != axis.title]
     if len(axes) > 1 and not 1 / EXTREME_RATIO <= axes[1].span / axes[0].span <= EXTREME_RATIO:
         notes.append(f"axes not to one scale: they span {axes[0].span:.3g} and {axes[1].span:.3g}")
@@ -376,9 +375,9 @@ def _axes_notes(axes: tuple[AxisView, ...]) -> list[str]:
 
 
 def _is_signed(surface: Surface, observable: str) -> bool:
-    """Whether colours are centred on 0: of smallest eigenvalues, and of what but the loss has values on both sides.
+    """Whether colours are centred on 0: for smallest eigenvalues, and other signed observables except the loss.
 
-    A loss of densities may be on both sides of 0, too, which is no special value of it.
+    A loss of densities may have both signs, but 0 is no special value for it.
     """
     if surface.record.convexity is not None and observable == EIG_MIN:
         return True
@@ -388,7 +387,7 @@ def _is_signed(surface: Surface, observable: str) -> bool:
 
 
 def _counts_as_zero(surface: Surface, observable: str) -> float:
-    """The largest size of a smallest eigenvalue that is not negative and within what counts as zero; 0 of all else."""
+    """The largest size of a non-negative smallest eigenvalue that counts as zero; 0 for other observables."""
     if surface.record.convexity is None or observable != EIG_MIN:
         return 0.0
     largest, smallest = (np.abs(np.asarray(surface[name], np.float64)) for name in (EIG_MAX, EIG_MIN))
@@ -397,9 +396,9 @@ def _counts_as_zero(surface: Surface, observable: str) -> float:
 
 
 def _with_unresolved(surface: Surface, observable: str, states: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The states of the points, with those marked whose value is no number to draw.
+    """The states of the points, with unresolved values marked.
 
-    That is one made of a smallest eigenvalue whose sign is open, or whose residual is larger than itself.
+    A value is unresolved if it comes from a smallest eigenvalue whose sign is open, or whose residual exceeds it.
     """
     if surface.record.convexity is None or EIG_MIN not in bases_of(surface.record.derived, observable):
         return states
@@ -409,7 +408,7 @@ def _with_unresolved(surface: Surface, observable: str, states: NDArray[np.uint8
 
 
 def _sign_notes(surface: Surface, observable: str) -> list[str]:
-    """What the caption of a smallest eigenvalue says of its sign: at how many points which, and what that rests on."""
+    """The caption's notes on the sign of a smallest eigenvalue: counts of points, and how they were decided."""
     record = surface.record.convexity
     bases = bases_of(surface.record.derived, observable)
     if record is None or not {EIG_MIN, EIG_NEGATIVE} & set(bases):
@@ -433,17 +432,17 @@ def _is_loose(surface: Surface) -> NDArray[np.bool_]:
 
 
 def _negative(surface: Surface) -> NDArray[np.uint8]:
-    """Whether there is a negative eigenvalue at each point, as was found when it was computed.
+    """Whether there is a negative eigenvalue at each point, as recorded when it was computed.
 
-    Without it, as in an imported map, there is no bound to say no by. Nor is there one at a point between those of a
-    refined map: no is known there if it holds at all points that its value is interpolated from.
+    Without that record, such as in an imported map, no bound allows the answer "no". At an interpolated point of a
+    refined map, "no" is known if it holds at all points that it is interpolated from.
     """
     if EIG_NEGATIVE in surface.observables:
         stored = np.asarray(surface[EIG_NEGATIVE], np.float64)
         codes = np.where(np.isfinite(stored), stored, UNDECIDED).astype(np.uint8)
         if surface.interpolated is None:
             return codes
-        # What float64 has left undecided at the points around is not decided by their values in float32.
+        # If float64 left a neighbouring point undecided, its float32 value does not decide it.
         negative = (_by_values(surface) == YES) & (stored <= YES)
         between = np.where(negative, YES, np.where(stored == NO, NO, UNDECIDED))
         return np.where(surface.interpolated > 0, between, codes).astype(np.uint8)
@@ -451,7 +450,7 @@ def _negative(surface: Surface) -> NDArray[np.uint8]:
 
 
 def _by_values(surface: Surface) -> NDArray[np.uint8]:
-    """The same by the eigenvalues that are drawn alone: yes, or undecided."""
+    """The same by the drawn eigenvalues only: yes, or undecided."""
     largest, smallest = (np.asarray(surface[name], np.float64) for name in (EIG_MAX, EIG_MIN))
     how = surface.record.convexity.second_derivatives if surface.record.convexity is not None else ""
     in_float32 = products_in_float32(how, surface.record.precision)
@@ -459,7 +458,7 @@ def _by_values(surface: Surface) -> NDArray[np.uint8]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where a drawing has nothing to show: the grid squares beside missing points, and the legend entry of each kind.
+# Missing points: the grid squares beside them, and their legend entries.
 
 Rectangle = tuple[int, int, int, int]  # first row, row after the last, first column, column after the last
 
@@ -483,9 +482,9 @@ def _runs(row: NDArray[np.bool_]) -> list[tuple[int, int]]:
 
 
 def square_states(states: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Per square of 2×2 neighbouring points: OK where all four can be drawn, else why one of them cannot.
+    """Per square of 2×2 neighbouring points: OK if all four can be drawn, else the reason why one cannot.
 
-    Where the corners of a square are missing for several reasons, the last one in `STATES` counts, as it is the rarest.
+    If the corners of a square are missing for several reasons, the last one in `STATES` counts, as it is the rarest.
 
     Returns:
         [rows − 1, columns − 1] of `states` [rows, columns].
@@ -498,7 +497,7 @@ def square_states(states: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def why_empty(states: NDArray[np.uint8]) -> str:
-    """A sentence to stand where the picture would be, where the points that are known make no picture; else ''.
+    """A sentence in place of the picture if the known points make no picture; else ''.
 
     A line needs two neighbouring values, a plane four around a square, a volume eight around a cube.
     """
@@ -517,7 +516,7 @@ def why_empty(states: NDArray[np.uint8]) -> str:
 
 
 def missing_states(states: NDArray[np.uint8]) -> list[int]:
-    """The reasons that occur for a point to be missing, as codes of `STATES`."""
+    """The reasons for missing points that occur, as codes of `STATES`."""
     return [code for code in STATES if bool((states == code).any())]
 
 

@@ -1,6 +1,6 @@
-"""Isolines of a height field with missing values, by marching triangles.
+"""Geometry of fields with missing values: isolines by marching triangles, isosurfaces by marching tetrahedra.
 
-Plotly draws isolines on a 3-D surface itself, but takes many seconds as soon as values are missing.
+Plotly's own isolines on a 3-D surface take many seconds as soon as values are missing.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _lines(points: Floats, triangles: Indices, level: float) -> Iterator[Floats]
     inside = points[triangles, 2] < level if len(triangles) else np.empty((0, 3), bool)
     crossed = inside.any(axis=1) & ~inside.all(axis=1)
     corners, inside = triangles[crossed], inside[crossed]
-    # Of three corners one lies alone on its side: the line crosses the two edges that meet there.
+    # One of the three corners is alone on its side of the level: the line crosses the two edges that meet there.
     alone = np.where(inside.sum(axis=1) == 1, inside.argmax(axis=1), (~inside).argmax(axis=1))
     rows = np.arange(len(corners))
     peak = corners[rows, alone]
@@ -190,7 +190,7 @@ def _on_edges(
 
 
 # ----------------------------------------------------------------------------------------------------
-# The path between its snapshots on a 3-D surface: straight in the plane, in height it follows the surface.
+# The path between its snapshots on a 3-D surface: straight in the plane; its height follows the surface.
 
 PIECES = 12  # per stretch between two snapshots
 
@@ -211,7 +211,7 @@ def along_normals(
 ) -> Floats:
     """Points [n, 3] of the surface `height` [beta, alpha], moved by `lift` along its upward normal.
 
-    Moved upwards alone, points on a steep slope would hardly leave the surface. Beside a missing value they are.
+    Moving points only upwards would hardly lift them off a steep slope. Beside a missing value they move upwards.
 
     Args:
         lift: in the units of the drawing.
@@ -227,10 +227,10 @@ def along_normals(
 
 
 def path_on_surface(places: tuple[Floats, Floats], ends: Floats, alpha: Floats, beta: Floats, height: Floats) -> Floats:
-    """The path over the surface `height` [beta, alpha], at exactly the heights `ends` in its n snapshots.
+    """The path over the surface `height` [beta, alpha], with exactly the heights `ends` at its n snapshots.
 
-    Between two snapshots the surface's height is shifted so that it meets both ends. Where the surface is not known,
-    the path is a straight line; where the height of an end is not known, nothing is drawn.
+    Between two snapshots the surface's height is shifted to meet both ends. If the surface is not known there, the path
+    is a straight line; if the height of an end is not known, nothing is drawn.
 
     Args:
         places: x and y of the snapshots, [n] each.

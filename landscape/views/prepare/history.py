@@ -1,4 +1,4 @@
-"""The training history as a figure shows it: what was recorded over training, and which stretches landscapes cover."""
+"""The data of the training history's figure: recorded quantities, and the stretches that landscapes cover."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from landscape.surface.surface import ProjectedPath, Surface
 MOST_POINTS = 3000
 MOST_MARKS, MOST_TEXTS = 200, 8
 UNITS = ("step", "epoch")
-PLACES = (*UNITS, "epoch_end", "seconds")  # what a row says of its place in training, and not what was measured there
-PACE = "samples_per_second"  # of the machine, and not of the training: it has no panel
+PLACES = (*UNITS, "epoch_end", "seconds")  # columns for the place of a row in training, not for a measured quantity
+PACE = "samples_per_second"  # a property of the machine, not of the training: it has no panel
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class Series:
 class PathInterval:
     """A stretch of training that one landscape's path covers, in each of the runs with the numbers `runs`.
 
-    A path with gaps covers several.
+    A path with gaps covers several stretches.
     """
 
     name: str
@@ -48,9 +48,9 @@ class PathInterval:
 
 @dataclass(frozen=True)
 class Mark:
-    """Rules that fired in the training of the run with number `run`, at a place `x`: one line of `texts` each.
+    """Rules that fired at a place `x` in the training of the run with number `run`: a line of `texts` per rule.
 
-    `line` has the step, the first of them, and the others in fewer words.
+    `line` has the step, the first rule, and the others in short.
     """
 
     x: float
@@ -61,11 +61,11 @@ class Mark:
 
 @dataclass(frozen=True, eq=False)
 class HistoryData:
-    """What the history figure shows; `unit` is what x counts, "step" or "epoch".
+    """The data of the history figure; x counts `unit`, "step" or "epoch".
 
     `series` are in the order of the panels, those of one quantity in the order of the runs. `runs` are the runs'
-    names in the legend. `log` asks for a logarithmic axis of the losses. `notes` are sentences without full stops on
-    what is left out. `marks` are where rules that watched the training fired.
+    names in the legend. `log` asks for a logarithmic axis of the losses. `notes` are sentences without full stops
+    about omissions. `marks` are the places where rules that watched the training fired.
     """
 
     unit: str
@@ -84,13 +84,13 @@ class HistoryData:
 
 @dataclass(frozen=True, eq=False)
 class TrainingRecord:
-    """What one run recorded while it was trained.
+    """The records of one run's training.
 
     Args:
         label: the name of the run in the legend.
         rows: one mapping per step or epoch (`history.jsonl`).
         paths: the projected paths of the run's landscapes, by name; their stretches are shaded.
-        steps_per_epoch: turns steps into epochs and back; where it is no number, each row's own epoch serves.
+        steps_per_epoch: converts steps to epochs and back; if it is no number, each row's own epoch is used.
     """
 
     label: str
@@ -102,15 +102,15 @@ class TrainingRecord:
 def prepare_histories(
     records: Sequence[TrainingRecord], *, unit: str | None = None, log: bool = False
 ) -> HistoryData | None:
-    """What one or several runs recorded: every quantity, the loss first and the learning rate last.
+    """The recorded quantities of one or several runs, the loss first and the learning rate last.
 
     Args:
-        unit: what the axis counts, "step" or "epoch"; default epochs where every path counts them or a run has no
-            steps, and else steps.
+        unit: of the axis, "step" or "epoch"; default: epochs if every path counts them or a run has no steps, else
+            steps.
         log: a logarithmic axis for the losses.
 
     Returns:
-        None where nothing was recorded.
+        None if nothing was recorded.
 
     Raises:
         JobError: there is no such unit.
@@ -140,7 +140,7 @@ def prepare_histories(
 
 
 def paths_of(surfaces: Sequence[Surface]) -> dict[str, ProjectedPath]:
-    """The paths of the run itself that have a snapshot, by the names of their landscapes."""
+    """The paths of the run itself with at least one snapshot, by the names of their landscapes."""
     own = {surface.name: surface.path.of_own_run for surface in surfaces if surface.path is not None}
     return {name: path for name, path in own.items() if path is not None and len(path.step)}
 
@@ -170,7 +170,7 @@ def _columns(record: TrainingRecord) -> list[str]:
 
 
 def _series(record: TrainingRecord, name: str, unit: str, number: int) -> list[Series]:
-    """The series of one column in a list; none where no value of it has a place on the axis."""
+    """The series of one column in a list; empty if none of its values has a place on the axis."""
     per_epoch = _steps_per_epoch(record)
     points = []
     for row in record.rows:
@@ -183,7 +183,7 @@ def _series(record: TrainingRecord, name: str, unit: str, number: int) -> list[S
 
 
 def _marks(record: TrainingRecord, unit: str, number: int) -> list[Mark]:
-    """Where rules fired, at most `MOST_MARKS` places; those of the beginning, as what follows comes of it."""
+    """The first `MOST_MARKS` places where rules fired; later ones are mostly consequences."""
     per_epoch, marks = _steps_per_epoch(record), list[Mark]()
     for row in record.rows:
         watched, x = row.get("watch"), _place(row, unit, per_epoch)
@@ -201,9 +201,9 @@ def _marks(record: TrainingRecord, unit: str, number: int) -> list[Mark]:
 
 
 def spread_with_extremes(values: Floats, most: int) -> NDArray[np.intp]:
-    """At most `most` of the places [n], in order, such that a line through them has the peaks of the whole line.
+    """At most `most` of the indices [n], in order, chosen to keep the peaks of the whole line.
 
-    The first and the last place are kept, and of each of equal stretches between them the lowest and the highest.
+    The first and the last index are kept, and the lowest and the highest value of equal stretches between them.
 
     >>> spread_with_extremes(np.array([0.0, 1.0, 9.0, 1.0, -5.0, 1.0, 1.0, 2.0]), 6).tolist()
     [0, 1, 2, 4, 5, 7]
@@ -222,7 +222,7 @@ def _steps_per_epoch(record: TrainingRecord) -> float | None:
 
 
 def _place(row: Mapping[str, Any], unit: str, per_epoch: float | None) -> float | None:
-    """Where a row stands on the axis: at its step, or at its epoch, a fraction of one where that can be told."""
+    """The place of a row on the axis: its step, or its epoch, with fraction if known."""
     step, epoch = finite_or_none(row.get("step")), finite_or_none(row.get("epoch"))
     if unit == "step":
         return step
@@ -230,7 +230,7 @@ def _place(row: Mapping[str, Any], unit: str, per_epoch: float | None) -> float 
 
 
 def _intervals(records: Sequence[TrainingRecord], unit: str) -> list[PathInterval]:
-    """The stretches of all paths that can be counted in `unit`, without gaps; equal ones of several runs are one."""
+    """The gapless stretches of all paths that can be counted in `unit`; equal stretches of several runs are joined."""
     runs: dict[tuple[str, float, float], list[int]] = {}
     for number, record in enumerate(records):
         for name, path in record.paths.items():
@@ -242,13 +242,13 @@ def _intervals(records: Sequence[TrainingRecord], unit: str) -> list[PathInterva
 
 
 def _covered(steps: list[int]) -> list[tuple[int, int]]:
-    """The ends of the stretches of equal steps; of snapshots that keep no pace the ends of the whole."""
+    """The ends of the stretches with equal steps; the ends of the whole for uneven snapshots."""
     parts = progressions(steps)
     return [(part[0], part[-1]) for part in (parts if len(parts) <= MOST_STRETCHES else [steps])]
 
 
 def _factor(counted: str, unit: str, per_epoch: float | None) -> float | None:
-    """What turns a count of `counted` into one of `unit`; None where that is not known."""
+    """The factor from a count of `counted` to one of `unit`; None if it is not known."""
     if counted == unit:
         return 1.0
     if per_epoch is None:

@@ -1,4 +1,4 @@
-"""Trajectories as they are drawn: places, labels that do not overlap, and what the pointer shows."""
+"""The data of drawn trajectories, networks and origins: places, labels that do not overlap, texts of the pointer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from landscape.views.prepare.geometry import bilinear
 from landscape.views.prepare.scale import LOG_DECADES, Scale, choose_scale, drawn_values, point_states, spanned_decades
 from landscape.views.prepare.words import has_fixed_statistics, mixes_networks, shortened
 
-VISIBLE = 0.05  # of the range drawn: less than the distance of two contour lines, and of two colours of a bar
+VISIBLE = 0.05  # of the range drawn: less than the distance of two contour lines, or of two colours of a bar
 LABEL_DISTANCE = 0.055  # of the plot's width: closer labels would run into each other
 START, LAST = "start", "last snapshot"
 
@@ -40,16 +40,15 @@ class Label:
 
 @dataclass(frozen=True, eq=False)
 class DrawnPath:
-    """The snapshots of a trajectory as drawn, in order; `unit` is what `numbers` count, step or epoch.
+    """The snapshots of a trajectory as drawn, in order; `numbers` count `unit`, step or epoch.
 
-    `places` are their coordinates, one array per axis. `height` is the loss at the projection of each on the axes, in
-    drawn units, and NaN where it is not known or has no logarithm, and `below` the same as it is. `loss` is the loss at
-    the snapshots themselves, which lie off the plane, infinite where it is not finite, and `own` the same in drawn
-    units, NaN as `height` is;
-    `apart` is how far both losses are from each other, as `Along.ranked`. All of these are values of an observable that
-    is computed from the loss, such as the perplexity; of any other one `height` and `own` are NaN, and `apart` 0. `run`
-    is what the run is called, empty where it is that of the landscape; `number` is the place among the paths of several
-    runs, from 0, and `shown` the share of its own variance on the axes, if known.
+    `places` are their coordinates, one array per axis. `below` is the loss at the projection of each on the axes, and
+    `height` the same in drawn units, NaN if it is not known or has no logarithm. `loss` is the loss at the snapshots
+    themselves, which lie off the plane, infinite if it is not finite, and `own` the same in drawn units, NaN likewise.
+    `apart` is the distance of both losses, as `Along.ranked`. All of these are values of an observable that is computed
+    from the loss, such as the perplexity; for any other observable `height` and `own` are NaN, and `apart` is 0. `run`
+    is the name of the run, empty for that of the landscape; `number` is the place among the paths of several runs, from
+    0, and `shown` the share of its own variance on the axes, if known.
     """
 
     unit: str
@@ -68,12 +67,12 @@ class DrawnPath:
 
     @property
     def name(self) -> str:
-        """The legend entry of the line, such as 'trajectory', or 'sgd (epochs 0 to 20)' where runs are told apart."""
+        """The legend entry of the line, such as 'trajectory', or 'sgd (epochs 0 to 20)' with several runs."""
         return f"{self.run} ({self.stretch})" if self.run else "trajectory"
 
     @property
     def stretch(self) -> str:
-        """Which snapshots it leads through: 'epochs 0 to 20', or 'epochs 0-3, 9-12'."""
+        """The snapshots on the path: 'epochs 0 to 20', or 'epochs 0-3, 9-12'."""
         return counted(self.unit, self.numbers)
 
     @property
@@ -88,10 +87,10 @@ class DrawnPath:
 
 
 def prepare_paths(surface: Surface, observable: str, log: bool) -> tuple[DrawnPath, ...]:
-    """The paths of `surface` as a figure of `observable` shows them.
+    """The paths of `surface` for a figure of `observable`.
 
     Returns:
-        One for each run whose path is drawn; none where there is no path, or one has no place on one of the axes.
+        One per run with a drawn path; empty if there is no path, or one has no place on one of the axes.
     """
     paths = [path for path in surface.paths if len(path.step)]
     names = [axis.name for axis in surface.axes]
@@ -126,7 +125,7 @@ def prepare_paths(surface: Surface, observable: str, log: bool) -> tuple[DrawnPa
 
 
 def follows_loss(surface: Surface, observable: str) -> bool:
-    """Whether the observable is the loss, or derived from it alone, and so known along a path."""
+    """Whether the observable is the loss or derived from it alone, and so known along a path."""
     record = surface.record
     if observable == "loss" or observable in record.observables:
         return observable == "loss"
@@ -134,7 +133,7 @@ def follows_loss(surface: Surface, observable: str) -> bool:
 
 
 def _of_losses(surface: Surface, observable: str, path: ProjectedPath) -> tuple[Floats, Floats]:
-    """The values at the snapshots and at their projections; the losses there where these do not decide them."""
+    """The values at the snapshots and at their projections; the losses for observables not derived from the loss."""
     own, below = path.losses
     if observable == "loss" or not follows_loss(surface, observable):
         return own, below
@@ -145,7 +144,7 @@ def _of_losses(surface: Surface, observable: str, path: ProjectedPath) -> tuple[
 
 
 def _apart(surface: Surface, observable: str, path: ProjectedPath, values: tuple[Floats, Floats]) -> Floats:
-    """How far the values at snapshots are from those at their projections, 0 where their losses differ by chance."""
+    """The distance of the values at snapshots from those at their projections; 0 if their losses differ by chance."""
     ranked = surface.along(path).ranked
     if observable == "loss":
         return ranked
@@ -155,7 +154,7 @@ def _apart(surface: Surface, observable: str, path: ProjectedPath, values: tuple
 
 
 def _places(path: ProjectedPath, names: Sequence[str]) -> tuple[Floats, ...]:
-    """The coordinates, an array per axis; none where one is not known."""
+    """The coordinates, an array per axis; empty if one is not known."""
     if not all(name in path.coordinates for name in names):
         return ()
     places = tuple(np.asarray(path.coordinates[name], np.float64) for name in names)
@@ -163,18 +162,18 @@ def _places(path: ProjectedPath, names: Sequence[str]) -> tuple[Floats, ...]:
 
 
 def _flat(places: tuple[Floats, ...]) -> Floats:
-    """The coordinates on the first two axes, [n, 2]; 0 on a second one that there is not."""
+    """The coordinates on the first two axes, [n, 2]; 0 for a missing second axis."""
     return np.stack([places[0], places[1] if len(places) > 1 else np.zeros_like(places[0])], axis=1)
 
 
 def path_notes(surface: Surface, paths: Sequence[DrawnPath], observable: str, scale: Scale) -> list[str]:
-    """How much of the paths of several runs the axes show, and how far their losses are from those of the axes.
+    """The caption's notes on paths: the variance that the axes show, and the distance of losses from the axes' own.
 
-    Then where the loss on them is not known, and what batch norm has to do with it, which is said of lines between
-    networks too. Where check 10 has judged that, its finding is repeated, or nothing is said where it holds.
+    Then unknown losses, and the effect of batch norm, also for lines between networks. If check 10 has judged that, its
+    finding is repeated; if the check holds, nothing is said.
     """
     follows, judged = follows_loss(surface, observable), _judged(surface) if has_fixed_statistics(surface) else None
-    # Of other observables the snapshots have no values: how far the path is off the axes, the loss tells.
+    # Snapshots have no values of other observables: the loss tells how far the path is off the axes.
     told, limits, name = paths, scale, words.observable_title(observable)
     if not follows:
         told, name = (), "loss"
@@ -199,18 +198,18 @@ def path_notes(surface: Surface, paths: Sequence[DrawnPath], observable: str, sc
 
 
 def _loss_scale(surface: Surface) -> Scale:
-    """The scale on which a figure of the loss is drawn unless another one is asked for."""
+    """The default scale of a figure of the loss."""
     values = np.asarray(surface.loss, np.float64)
     log = spanned_decades(values[surface.status == OK]) > LOG_DECADES
     return choose_scale(drawn_values(values, point_states(values, surface.status, log), log), log)
 
 
 def off_the_axes(paths: Sequence[DrawnPath], scale: Scale, name: str = "loss") -> list[str]:
-    """Of each path the largest difference between a snapshot and its projection, where it can be seen.
+    """Notes on each path's largest visible difference between a snapshot and its projection.
 
-    That is of the loss, or of what follows from it and has that `name`. It can be seen where it is more than `VISIBLE`
-    of the range drawn, on a logarithmic scale of the decades, or one of both is not finite.
-    The sentence names no cause: the snapshot may lie off the axes, or have other statistics of batch norm.
+    The difference is that of the loss, or of the observable `name` derived from it. It is visible if it exceeds
+    `VISIBLE` of the range drawn (of the decades on a logarithmic scale), or if one of both is not finite. The note
+    names no cause: the snapshot may lie off the axes, or have other statistics of batch norm.
     """
     far = _far_off(paths, scale)
     if not far:
@@ -233,7 +232,7 @@ def off_the_axes(paths: Sequence[DrawnPath], scale: Scale, name: str = "loss") -
 
 
 def _far_off(paths: Sequence[DrawnPath], scale: Scale) -> list[tuple[DrawnPath, int]]:
-    """Of each path the snapshot whose own loss differs most from that of its projection, where it can be seen."""
+    """Per path the snapshot whose own loss differs most from that of its projection, if the difference is visible."""
     far = []
     for path in paths:
         seen = np.abs(path.own - path.height) > VISIBLE * (scale.high - scale.low)
@@ -243,7 +242,7 @@ def _far_off(paths: Sequence[DrawnPath], scale: Scale) -> list[tuple[DrawnPath, 
 
 
 def _name(path: DrawnPath, k: int) -> str:
-    """A snapshot as checks name it, such as 'epoch 3' or 'epoch 3 of sgd'."""
+    """The name of a snapshot in checks, such as 'epoch 3' or 'epoch 3 of sgd'."""
     return f"{path.unit} {path.numbers[k]}{f' of {path.run}' if path.run else ''}"
 
 
@@ -252,7 +251,7 @@ def _plural(name: str) -> str:
 
 
 def _unknown(paths: Sequence[DrawnPath], name: str) -> list[str]:
-    """Of each path at how many of its points the loss is known, where it is not at all of them."""
+    """Notes on paths whose loss is not known at all points: at how many it is."""
     known = [(path, int(np.isfinite(path.below).sum())) for path in paths]
     return [
         f"{name} on the path{f' of {path.run}' if path.run else ''} known at {count} of {len(path.numbers)} points"
@@ -262,17 +261,17 @@ def _unknown(paths: Sequence[DrawnPath], name: str) -> list[str]:
 
 
 def _judged(surface: Surface) -> Check | None:
-    """What check 10 found; None where it has not judged the landscape."""
+    """The finding of check 10; None if it has not judged the landscape."""
     checks = surface.record.checks
     found = () if checks is None else checks.of("holds", "reservation", "fails")
     return next((result for result in found if result.number == BATCH_NORM), None)
 
 
 def _statistics(surface: Surface, paths: Sequence[DrawnPath], told: bool) -> list[str]:
-    """That batch norm has statistics of other weights below a path or between networks, where losses may differ by it.
+    """A note that batch norm's statistics of other weights may change losses below a path or between networks.
 
-    Of a path where a snapshot's own loss and the plane's differ by more than 3 standard errors of the rise and 1 % of
-    the height of the path; of a line where its barrier is beyond its error.
+    For a path: if a snapshot's own loss and the plane's differ by more than 3 standard errors of the rise and 1 % of
+    the height of the path. For a line: if its barrier exceeds its error.
 
     Args:
         told: whether the caption already says that the losses differ.
@@ -297,13 +296,13 @@ def _statistics(surface: Surface, paths: Sequence[DrawnPath], told: bool) -> lis
 
 
 def ends_of(paths: Sequence[DrawnPath], k: int) -> tuple[float, float]:
-    """The least and the largest coordinate of all paths on the axis with that number; inf and -inf without a path."""
+    """The smallest and the largest coordinate of all paths on axis `k`; inf and -inf without a path."""
     everywhere = np.concatenate([path.places[k] for path in paths]) if paths else np.empty(0)
     return float(everywhere.min(initial=np.inf)), float(everywhere.max(initial=-np.inf))
 
 
 def _drawn(values: Floats, known: bool, log: bool) -> Floats:
-    """The values in drawn units; NaN throughout for observables that are not known along the path."""
+    """The values in drawn units; all NaN for observables that are not known along the path."""
     values = np.asarray(values, np.float64)
     if not known:
         return np.full(values.shape, np.nan)
@@ -315,7 +314,7 @@ def _drawn(values: Floats, known: bool, log: bool) -> Floats:
 def _hover(
     path: ProjectedPath, names: Sequence[str], k: int, observable: str, known: tuple[Floats, Floats] | None
 ) -> str:
-    """What the pointer shows at a snapshot; `known` are the values there and at its projection, where there are any."""
+    """The pointer's text at a snapshot; `known` are the values there and at its projection, if any."""
     last = f" ({LAST})" if k == len(path.step) - 1 else f" ({START})" if k == 0 else ""
     run = f"{escape(path.label, quote=False)}, " if path.label else ""
     lines = [f"<b>{run}{path.unit} {int(path.step[k])}</b>{last}"]
@@ -369,7 +368,7 @@ def place_labels(
 
 
 def _between(points: Floats) -> list[Floats]:
-    """The points, and three between each two."""
+    """The points, and three more between each two."""
     between = [a + (b - a) * t for a, b in itertools.pairwise(points) for t in (0.0, 0.25, 0.5, 0.75)]
     return [*between, points[-1]]
 
@@ -384,7 +383,7 @@ def _coarse_to_fine(count: int) -> list[int]:
 
 
 def _away_from_paths(points: Floats, index: int, others: Sequence[Floats]) -> float:
-    """The direction, one of eight, in which a label is furthest from the paths nearby; in radians."""
+    """The direction, one of eight, in which a label is farthest from nearby paths; in radians."""
     beside = [points[max(0, index - 6) : index + 7], *others]
     along = np.array([place for stretch in beside for place in _between(stretch)])
     angles = [k * math.pi / 4 for k in (2, 6, 0, 4, 1, 3, 5, 7)]
@@ -397,7 +396,7 @@ def _away_from_paths(points: Floats, index: int, others: Sequence[Floats]) -> fl
 
 
 # ----------------------------------------------------------------------------------------------------
-# The networks that a plane runs through as a figure marks them, and the curve between two of them.
+# The marks of the networks that a plane runs through, and the curve between two of them.
 
 CURVE_POINTS = 121
 NAME_LETTERS = 24  # of a label beside its mark
@@ -412,8 +411,8 @@ class Networks:
         places: [2, n].
         names: short enough to stand beside the marks.
         hover: in plotly's markup.
-        heights: in drawn units [n], interpolated between points of the grid; NaN beyond it.
-        curve: places of the curve's points [2, m]; none where there is no curve.
+        heights: in drawn units [n], interpolated between grid points; NaN beyond the grid.
+        curve: places of the curve's points [2, m]; empty without a curve.
         curve_heights: [m].
     """
 
@@ -429,11 +428,11 @@ class Networks:
 
 
 def prepare_networks(surface: Surface, drawn: Floats, paths: Sequence[DrawnPath] = ()) -> Networks | None:
-    """The networks of a plane as a figure shows them; None for every other landscape.
+    """The networks of a plane for a figure; None for other landscapes.
 
     Args:
         drawn: the values of the surface in drawn units.
-        paths: those that are drawn too: a network that is a snapshot of one is marked as that alone.
+        paths: the drawn paths: a network that is a snapshot of a path has no mark of its own.
     """
     if len(surface.axes) != 2:
         return None
@@ -470,13 +469,13 @@ def prepare_networks(surface: Surface, drawn: Floats, paths: Sequence[DrawnPath]
 
 
 def _is_on(paths: Sequence[DrawnPath], place: Floats, spans: tuple[float, float]) -> bool:
-    """Whether a snapshot of a path lies there, as far as can be seen."""
+    """Whether a snapshot of a path visibly lies at this place."""
     away = [np.hypot(*((path.places[k] - place[k]) / spans[k] for k in (0, 1))) for path in paths]
     return any(bool((far < SAME_PLACE).any()) for far in away)
 
 
 def network_notes(surface: Surface) -> list[str]:
-    """What a caption says of the losses of the networks; nothing where none is known."""
+    """The caption's note on the losses of the networks; empty if none is known."""
     names = [network.name for network in surface.axes[0].record.networks or ()]
     known = [
         f"{shortened(name, NAME_LETTERS)} {number_text(loss)}"
@@ -487,7 +486,7 @@ def network_notes(surface: Surface) -> list[str]:
 
 
 def network_losses(surface: Surface) -> Floats:
-    """The loss at each network that the axes run through, as it is by itself; NaN where it is not known."""
+    """The own loss of each network that the axes run through; NaN if it is not known."""
     known = surface.axes[0].record.networks or ()
     evaluated = surface.networks
     if evaluated is None or len(evaluated.loss) != len(known):
@@ -496,12 +495,12 @@ def network_losses(surface: Surface) -> Floats:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The origin as a figure marks it: the weights where the axes cross, at 0 on all of them.
+# The mark of the origin: the weights where the axes cross, at 0 on all of them.
 
 
 @dataclass(frozen=True)
 class OriginMark:
-    """The origin of a landscape; `height` is its value in drawn units, NaN where that is not known."""
+    """The origin of a landscape; `height` is its value in drawn units, NaN if that is not known."""
 
     height: float
     hover: str  # in plotly's markup
@@ -510,10 +509,10 @@ class OriginMark:
 
 
 def prepare_origin(surface: Surface, observable: str, drawn: Floats, log: bool) -> OriginMark | None:
-    """The origin as a figure of `observable` shows it; None where it lies outside the axes.
+    """The origin for a figure of `observable`; None if it lies outside the axes.
 
-    The loss is evaluated there for every landscape. Another observable is known where the grid has a point there, and
-    interpolated along a single axis.
+    The loss at the origin is evaluated for every landscape. Another observable is known if the grid has a point there,
+    and interpolated along a single axis.
 
     Args:
         drawn: the values of the surface in drawn units.
@@ -548,6 +547,6 @@ def _on_grid(surface: Surface, drawn: Floats) -> float:
 
 
 def origin_index(surface: Surface) -> tuple[int, ...] | None:
-    """The index of the grid point at exactly 0 on all axes, None where the grid has none."""
+    """The index of the grid point at exactly 0 on all axes; None if there is none."""
     zeros = [np.flatnonzero(axis.coordinates == 0) for axis in surface.axes]
     return tuple(int(places[0]) for places in reversed(zeros)) if all(places.size for places in zeros) else None

@@ -1,4 +1,4 @@
-"""What the figures of rounding show: the loss at the origin over the bits, and its steps on a line and on a patch."""
+"""The data of figures of rounding: the loss at the origin by bits, and its steps on a line and on a patch."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from landscape.views.prepare.words import value_with_error
 
 @dataclass(frozen=True, eq=False)
 class BitCurve:
-    """The loss at the origin with so many bits.
+    """The loss at the origin by bits.
 
     Attributes:
-        bits, loss: one of each for every width.
-        error: two standard errors of the difference from the network that is not rounded.
-        plain: the loss of that network; NaN where not known.
+        bits, loss: one of each per width.
+        error: two standard errors of the difference from the unrounded network.
+        plain: the loss of the unrounded network; NaN if not known.
         log: whether the losses span more than a decade.
     """
 
@@ -38,7 +38,7 @@ class BitCurve:
 
 @dataclass(frozen=True, eq=False)
 class StepLine:
-    """Both losses on a short line through the origin, each as the rise over its own loss there."""
+    """Both losses on a short line through the origin, each minus its own loss at the origin."""
 
     title: str
     caption: tuple[str, ...]
@@ -50,13 +50,13 @@ class StepLine:
 
 @dataclass(frozen=True, eq=False)
 class StepPatch:
-    """Both losses on a small patch of the plane, each as the rise over its own loss at the origin.
+    """Both losses on a small patch of the plane, each minus its own loss at the origin.
 
     Attributes:
-        titles: of the network before it is rounded, and after.
+        titles: of the unrounded and the rounded network.
         axes, at: names of the first and the second axis, and the coordinates along them.
         rises: [second axis, first axis] of both.
-        low, high: the smallest and the largest rise of both; 0 and 1 where none is finite.
+        low, high: the smallest and the largest rise of both; 0 and 1 if none is finite.
     """
 
     titles: tuple[str, str]
@@ -75,7 +75,7 @@ def prepare_bits(
 
     Args:
         stderr: of the difference from `plain`, pair by pair.
-        what: how it was rounded, beside the bits, such as `per channel`.
+        what: further properties of the rounding, such as `per channel`.
     """
     values = np.asarray(loss, np.float64)
     known = np.append(values, plain)
@@ -97,7 +97,7 @@ def prepare_steps(axis: str, at: Floats, plain: Floats, rounded: Floats, changes
         what: what is rounded, in words.
     """
     first, second = (float(np.interp(0.0, at, losses)) for losses in (plain, rounded))
-    # What rounding costs at the origin may be a hundred times as much as a step, which would then not be seen.
+    # The cost of rounding at the origin may be a hundred times a step, and would hide the steps.
     caption = (
         f"{what[:1].upper()}{what[1:]}; about {changes} weights change their level on this line",
         f"{_own(first, second)}; computed in float64",
@@ -112,11 +112,11 @@ def prepare_patch(
     """The losses on the patch.
 
     Args:
-        losses: of the network that is not rounded and of the one that is, [second axis, first axis].
+        losses: of the unrounded and of the rounded network, [second axis, first axis].
         origin: both losses at the origin.
         changes: about how many weights change their level along each side of the patch.
         what: what is rounded, in words.
-        precision: in which they were computed.
+        precision: of the computation.
     """
     rises = (losses[0] - origin[0], losses[1] - origin[1])
     known = np.concatenate([rise[np.isfinite(rise)] for rise in rises])
@@ -136,7 +136,7 @@ def _own(plain: float, rounded: float) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What was evaluated on the line and on the curve between two networks, as rows of tables and as numbers to draw.
+# The values on the line and on the curve between two networks, as rows of tables and as numbers to draw.
 
 CONNECTION_COLUMNS = ("way", "lowest", "highest", "mean", "integral", "Entezari", "Git Re-Basin", "Frankle (error)")
 PLACES, HEIGHTS = ("least", "largest", "mean", "integral"), ("entezari", "git_re_basin", "frankle")
@@ -145,10 +145,10 @@ LINE = "straight line"
 
 @dataclass(frozen=True)
 class DrawnWay:
-    """The loss on one way.
+    """The loss along one way.
 
     Attributes:
-        values: at the places `t`; None where it is not finite.
+        values: at the places `t`; None if not finite.
     """
 
     title: str
@@ -157,7 +157,7 @@ class DrawnWay:
 
 
 def connection_rows(surface: Surface) -> list[tuple[str, str]]:
-    """How high the line and the curve rise, and how much of the barrier is gone; none of other landscapes."""
+    """The rise of the line and of the curve, and the share of the barrier that is gone; empty for other landscapes."""
     known = surface.record.connection
     if known is None:
         return []
@@ -169,7 +169,7 @@ def connection_rows(surface: Surface) -> list[tuple[str, str]]:
 
 
 def connection_table(surface: Surface) -> list[tuple[str, ...]]:
-    """A row for the line and one for the curve, under `COLUMNS`; none of other landscapes."""
+    """A row for the line and one for the curve, with `COLUMNS`; empty for other landscapes."""
     known = surface.record.connection
     if known is None:
         return []
@@ -181,7 +181,7 @@ def connection_table(surface: Surface) -> list[tuple[str, ...]]:
 
 
 def drawn_ways(surface: Surface) -> list[DrawnWay]:
-    """The loss on the line and on the curve; none of other landscapes, or where it is not whole."""
+    """The loss on the line and on the curve; empty for other landscapes, or if a value is missing."""
     known = surface.record.connection
     if known is None:
         return []
@@ -214,27 +214,27 @@ def _height_with_error(barrier: BarrierRecord) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What `landscape compare --keep` found of a quantised landscape, as rows of tables and as lines to draw.
+# The results of `landscape compare --keep` for a quantised landscape, as rows of tables and as lines to draw.
 
 BITS_COLUMNS = ("bits", "loss", "difference")
-DECADE = 10  # between the smallest and the largest loss, from which on their logarithms are drawn
+DECADE = 10  # if the largest loss is more than so many times the smallest, logarithms are drawn
 PLAIN, ROUNDED = "not rounded", "rounded"
 
 
 def compared_of(surface: Surface) -> ComparedRecord | None:
-    """What was found of the landscape over the samples that it has now."""
+    """The comparison kept for the landscape's present samples; None without one."""
     found = surface.record.compared
     return None if found is None or found.samples != surface.record.num_samples else found
 
 
 def compared_rows(surface: Surface) -> list[tuple[str, str]]:
-    """The losses at the origin by bits in one line; none where they were not kept."""
+    """The losses at the origin by bits in one row; empty if they were not kept."""
     table = bits_table(surface)
     return [("loss at the origin by bits", ", ".join(f"{row[0]}: {row[1]}" for row in table))] if table else []
 
 
 def bits_table(surface: Surface) -> list[tuple[str, str, str]]:
-    """A row for every bit width and one without rounding, under `COLUMNS`."""
+    """A row per bit width and one without rounding, with `COLUMNS`."""
     found = compared_of(surface)
     if found is None or not found.bits:
         return []
@@ -245,7 +245,7 @@ def bits_table(surface: Surface) -> list[tuple[str, str, str]]:
 
 
 def drawn_bits(surface: Surface) -> tuple[list[DrawnWay], bool]:
-    """The loss without rounding and by bits, and whether it is its logarithm to base 10; none of one width."""
+    """The loss without rounding and by bits, and whether as log10; empty for a single width."""
     found = compared_of(surface)
     if found is None or len({row.bits for row in found.bits}) < len(found.bits) or len(found.bits) < 2:
         return [], False
@@ -259,9 +259,9 @@ def drawn_bits(surface: Surface) -> tuple[list[DrawnWay], bool]:
 
 
 def drawn_steps(surface: Surface) -> list[DrawnWay]:
-    """Both losses on the short line, each less its own in the middle.
+    """Both losses on the short line, each minus its own in the middle.
 
-    That of the rounded network is level around each point, and jumps between two.
+    The rounded network's loss is level around each point, and jumps between two points.
     """
     found = compared_of(surface)
     steps = None if found is None else found.steps
@@ -271,7 +271,7 @@ def drawn_steps(surface: Surface) -> list[DrawnWay]:
     middle = last // 2
     plain_there, rounded_there = steps.unrounded[middle], steps.rounded[middle]
     if plain_there is None or rounded_there is None:
-        return []  # there is nothing that the others would be over
+        return []  # the reference loss in the middle is missing
     middles = [(k + 0.5) / last for k in range(last)]
     edges = [0.0, *(edge for middle in middles for edge in (middle, middle)), 1.0]
     plain, rounded = (
@@ -283,7 +283,7 @@ def drawn_steps(surface: Surface) -> list[DrawnWay]:
 
 
 def ends_of_steps(surface: Surface) -> tuple[str, str]:
-    """Where the short line begins and ends; empty texts where none was kept."""
+    """The labels of both ends of the short line; empty texts if no line was kept."""
     found = compared_of(surface)
     steps = None if found is None else found.steps
     known: Sequence[float | None] = () if steps is None else steps.at

@@ -1,6 +1,6 @@
 """The scale of a figure: the range drawn, linear or logarithmic, its contour lines, and which points have a value.
 
-Values are never changed to fit the range; where some lie outside, a note for the caption says so.
+Values are never changed to fit the range; if some lie outside, a note for the caption says so.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def count_statuses(status: NDArray[np.uint8]) -> tuple[int, ...]:
 
 
 def is_evaluated(surface: Surface) -> NDArray[np.bool_]:
-    """Which points were evaluated, those whose value is not finite among them; not those interpolated between them."""
+    """Which points were evaluated, including non-finite values, but no interpolated points."""
     computed = np.isin(surface.status, (OK, NOT_FINITE))
     return computed if surface.interpolated is None else computed & (surface.interpolated == 0)
 
 
 def point_counts(surface: Surface) -> tuple[int, ...]:
-    """How many points have each status, 0 to 3; of all levels, those that were evaluated or are still to be."""
+    """How many points have each status, 0 to 3, over all levels, without interpolated points."""
     if surface.interpolated is None:
         return count_statuses(surface.status)
     missing, *others = count_statuses(surface.status[surface.interpolated == 0])
@@ -42,12 +42,12 @@ def point_counts(surface: Surface) -> tuple[int, ...]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where the contour lines of a figure lie: at round values, on a linear and on a logarithmic scale.
+# Contour lines at round values, on a linear or a logarithmic scale.
 
 
 USUAL_LEVELS, MOST_LEVELS = 12, 100
 STEPS = (1.0, 2.0, 5.0, 2.5)  # of round steps on a linear scale, times a power of ten; the first is the roundest
-NARROW = 0.5  # decades; a logarithmic scale that spans less is as good as linear
+NARROW = 0.5  # decades; a logarithmic scale that spans less is almost linear
 
 # Round values within a decade, the coarse ones first. Each row divides a decade about evenly.
 USUAL_ROWS = 4
@@ -72,12 +72,12 @@ class ContourLevels:
 
 @dataclass(frozen=True)
 class EvenLevels:
-    """Contour lines in units in which they are evenly spaced, as plotly's contour trace knows no others.
+    """Contour lines in units in which they are evenly spaced, as plotly's contour trace requires.
 
     Attributes:
         start, stop, step: the first and the last line, and the distance between two.
-        drawn: the lines in drawn units where these differ from the even ones; empty where they are the same. Then the
-            n-th line is at n, counted from 0, and what lies between two lines is interpolated linearly.
+        drawn: the lines in drawn units, if these are uneven: then the n-th line is at n, counted from 0, and values
+            between two lines are interpolated linearly. Empty if drawn units are even already.
     """
 
     start: float
@@ -118,10 +118,10 @@ def even_levels(ticks: Sequence[float]) -> EvenLevels:
 
 
 def checked_count(levels: int | None) -> int | None:
-    """The number of contour lines as given.
+    """The given number of contour lines.
 
     Raises:
-        JobError: there cannot be so many.
+        JobError: it is out of range.
     """
     if levels is not None and (isinstance(levels, bool) or not isinstance(levels, int) or not 1 <= levels <= 100):
         raise JobError(f"levels: must be a whole number of contour lines from 1 to {MOST_LEVELS}, not {quoted(levels)}")
@@ -131,11 +131,11 @@ def checked_count(levels: int | None) -> int | None:
 def choose_levels(low: float, high: float, log: bool, count: int | None, exact: bool) -> ContourLevels:
     """Contour lines strictly between `low` and `high`, in drawn units.
 
-    They lie at round values: multiples of 1, 2, 2.5 or 5 times a power of ten, on a logarithmic scale at 1, 2, 5 times
-    the powers of ten, or finer or coarser where that comes nearer to the count.
+    They lie at round values: multiples of 1, 2, 2.5 or 5 times a power of ten; on a logarithmic scale at 1, 2, 5 times
+    the powers of ten, or finer or coarser if that comes nearer to the count.
 
     Args:
-        count: how many are wanted; default about 12.
+        count: the wanted number; default about 12.
         exact: exactly `count` lines, evenly spaced in drawn units, whatever their values.
     """
     wanted = count or USUAL_LEVELS
@@ -156,10 +156,10 @@ def _lines(count: int) -> str:
 
 
 def _round_levels(low: float, high: float, log: bool, finest: bool) -> list[list[float]]:
-    """Choices of round levels, each with at least one level, the roundest of equally many first.
+    """Choices of round levels, each with at least one level; among equal numbers the roundest first.
 
     Args:
-        finest: with those whose values are less round, for who wants many levels.
+        finest: include less round values, for many levels.
     """
     if log and high - low >= NARROW:
         choices = [_powers(low, high, step) for step in (100, 50, 20, 10, 5, 3, 2)]
@@ -169,7 +169,7 @@ def _round_levels(low: float, high: float, log: bool, finest: bool) -> list[list
         choices = [[math.log10(value) for value in values if value > 0] for values in real]
     else:
         choices = _linear(low, high)
-    hair = 1e-9 * (high - low)  # the ends themselves are left out, as nothing lies beyond them
+    hair = 1e-9 * (high - low)  # excludes the ends: nothing lies beyond them
     inside = ([value for value in values if low + hair < value < high - hair] for values in choices)
     return [values for values in inside if values] or [[(low + high) / 2]]
 
@@ -198,7 +198,7 @@ def _linear(low: float, high: float) -> list[list[float]]:
 
 def nice_ticks(low: float, high: float, log: bool, most: int = 8) -> tuple[list[float], list[str]]:
     """About six ticks at round real values within [low, high], and their texts; ends and ticks are in drawn units."""
-    if log and high - low < 0.3:  # so narrow that the axis is as good as linear
+    if log and high - low < 0.3:  # so narrow that the axis is almost linear
         real, texts = nice_ticks(10.0**low, 10.0**high, False, most)
         return [math.log10(value) for value in real], texts
     if not log:
@@ -219,7 +219,7 @@ def _round_step(rough: float) -> float:
 
 
 def _texts(drawn: Sequence[float], log: bool, step: float | None = None) -> list[str]:
-    """The real values as texts: as few digits as tell the value, or else tell it from its neighbours; at most seven."""
+    """The real values as texts, with the fewest digits that give the value or tell it from its neighbours; up to 7."""
     real = [10.0**value if log else value for value in drawn]
     gaps = [abs(b - a) for a, b in pairwise(real)]
     narrowest = step or min((gap for gap in gaps if gap > 0), default=0.0) or 1e-5 * max(map(abs, real), default=1.0)
@@ -237,8 +237,8 @@ def _tick(value: float, step: float) -> str:
 
 # ----------------------------------------------------------------------------------------------------
 
-NO_LOGARITHM = 4  # added to the four states of a point in the store: it has a value, but no logarithm
-NO_SIGN, UNRESOLVED = 5, 6  # likewise: the end of a spectrum whose sign is open, or whose size alone
+NO_LOGARITHM = 4  # in addition to the store's four states of a point: it has a value, but no logarithm
+NO_SIGN, UNRESOLVED = 5, 6  # likewise: the end of a spectrum whose sign is open, or only its size
 STATES = {
     NOT_COMPUTED: "not computed",
     NOT_FINITE: "not finite",
@@ -247,20 +247,20 @@ STATES = {
     UNRESOLVED: "negative (size unresolved)",
     NO_SIGN: "sign undecided",
 }
-CLIP_RATIO = 20.0  # the range may reach this many times as far from its near end as the median value lies
+CLIP_RATIO = 20.0  # the largest reach of the range from its near end, in distances of the median value from it
 CLIP_PERCENTILES = (99.0, 98.0, 95.0, 90.0, 80.0, 70.0, 60.0, 50.0)
 WIDE_RATIO = 100.0
-ZERO_SHARE = 20.0  # what counts as 0 has at most one part in so many of the colours of signed values
-LOG_DECADES = 2.0  # values that span more are drawn on a logarithmic scale, unless another is asked for
+ZERO_SHARE = 20.0  # values that count as 0 take at most 1/20 of the colours of signed values
+LOG_DECADES = 2.0  # values that span more are drawn on a logarithmic scale by default
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The drawn range [low, high] and the contour lines, all in drawn units: log10 of the value where `log`.
+    """The drawn range [low, high] and the contour lines, all in drawn units: with `log`, log10 of the value.
 
     `ticks` are the contour lines and `texts` their real values. `notes` are for the caption of any drawing, and
-    `levels_note` for that of a drawing with contour lines. `signed` says that the sign of the values is what matters:
-    colours are then centred on 0. What is no further than `zero` from 0 counts as 0: it has hardly any colour.
+    `levels_note` for that of a drawing with contour lines. With `signed` the sign of the values matters, and colours
+    are centred on 0. Values within `zero` of 0 count as 0: they have hardly any colour.
     """
 
     log: bool
@@ -275,7 +275,7 @@ class Scale:
 
     @property
     def reach(self) -> float:
-        """How far from 0 the colours of signed values are full."""
+        """The distance from 0 at which the colours of signed values are full."""
         return max(abs(self.low), abs(self.high), ZERO_SHARE * self.zero)
 
     def real(self, drawn: float) -> float:
@@ -284,7 +284,7 @@ class Scale:
 
 
 def point_states(values: Floats, status: NDArray[np.uint8], log: bool) -> NDArray[np.uint8]:
-    """Per point OK where a value can be drawn, else why not: NOT_COMPUTED, NOT_FINITE, QUARANTINED, NO_LOGARITHM."""
+    """Per point OK if a value can be drawn, else the reason: NOT_COMPUTED, NOT_FINITE, QUARANTINED, NO_LOGARITHM."""
     states = np.where((status == OK) & ~np.isfinite(values), NOT_FINITE, status).astype(np.uint8)
     if log:
         with np.errstate(invalid="ignore"):
@@ -293,19 +293,19 @@ def point_states(values: Floats, status: NDArray[np.uint8], log: bool) -> NDArra
 
 
 def drawn_values(values: Floats, states: NDArray[np.uint8], log: bool) -> Floats:
-    """The numbers handed to the drawing: the values or their log10, NaN where there is nothing to draw."""
+    """The numbers to draw: the values or their log10, NaN if there is nothing to draw."""
     shown = np.where(states == OK, values, np.nan)
     return np.log10(shown) if log else shown
 
 
 def spanned_decades(values: Floats, zmin: float | None = None, zmax: float | None = None) -> float:
-    """How many powers of ten the values span, or the ends of the range where those are given.
+    """How many powers of ten the values span, or the given ends of the range.
 
     Args:
-        values: real values of any shape; what is not finite is ignored.
+        values: real values of any shape; non-finite ones are ignored.
 
     Returns:
-        0 where a value is zero or below, since it has no logarithm, and where there are no values.
+        0 if a value is zero or below, since it has no logarithm, or if there are no values.
     """
     finite = values[np.isfinite(values)]
     low = finite.min(initial=np.inf) if zmin is None else zmin
@@ -327,15 +327,14 @@ def choose_scale(
 ) -> Scale:
     """The scale for these drawn values.
 
-    Where `zmin` and `zmax` are not given, the ends are the extremes, unless a few far values would make all others look
-    flat. Then the range ends at the highest percentile that lies at most 20 times as far from the other end as the
-    median does.
+    Without `zmin` and `zmax`, the ends are the extremes, unless a few far values would make all others look flat: then
+    the range ends at the highest percentile that lies at most 20 times as far from the other end as the median.
 
     Args:
-        drawn: the values in drawn units, of any shape; what is not finite is ignored.
+        drawn: the values in drawn units, of any shape; non-finite ones are ignored.
         zmin, zmax: the ends of the range, in real values.
-        levels: the number of contour lines; default about 12. They lie at round values, so that there may be a few
-            more or less.
+        levels: the number of contour lines; default about 12. They lie at round values, so there may be a few more or
+            less.
         exact_levels: exactly that number of lines, evenly spaced, whatever their values.
         clip: the percentile of the values at which the range ends, in place of zmax.
 
@@ -375,7 +374,7 @@ def _checked_clip(clip: float | None, zmax: float | None) -> float | None:
 def _ends(
     finite: Floats, low_given: float | None, high_given: float | None, log: bool
 ) -> tuple[float, float, list[str]]:
-    """The ends of the range in drawn units, those given or else chosen from the values, and notes for the caption."""
+    """The ends of the range in drawn units, given or chosen by the values, and notes for the caption."""
     low, low_note = (low_given, "") if low_given is not None else _low_end(finite, log)
     high, high_note = (high_given, "") if high_given is not None else _high_end(finite, log)
     notes = [note for note in (low_note, high_note) if note]
@@ -383,7 +382,7 @@ def _ends(
 
 
 def _ends_without_values(low_given: float | None, high_given: float | None) -> tuple[float, float]:
-    """The ends of the range where there is no value to choose them from: 0 and 1, unless one of them is given."""
+    """The ends of the range without any value: 0 and 1, unless given."""
     if low_given is None:
         low_given = 0.0 if high_given is None else min(0.0, high_given - 1)
     return low_given, low_given + 1 if high_given is None else high_given
@@ -402,7 +401,7 @@ def _given(zmin: float | None, zmax: float | None, log: bool) -> tuple[float | N
 
 
 def _reach(distances: Floats) -> tuple[float, float]:
-    """How far the range reaches from its near end, and which percentile of `distances` that is; 100 is all."""
+    """The reach of the range from its near end, and its percentile among `distances`; 100 means all."""
     furthest = float(distances.max())
     base = next((b for q in (50, 60, 70, 80, 90, 95, 99) if (b := float(np.percentile(distances, q))) > 0), furthest)
     if furthest <= CLIP_RATIO * base:

@@ -24,7 +24,7 @@ Row = tuple[str, str]
 
 
 def observable_rows(surface: Surface, observable: str) -> list[Row]:
-    """The lowest and the highest value of one observable, that at the origin, and the median standard errors."""
+    """The lowest and the highest value of an observable, its value at the origin, and median standard errors."""
     values = np.asarray(surface[observable], np.float64)
     error = where_evaluated(surface, standard_error(surface, observable))
     known = np.isfinite(values)
@@ -50,7 +50,7 @@ def observable_rows(surface: Surface, observable: str) -> list[Row]:
 
 
 def _at_origin(surface: Surface, observable: str, values: np.ndarray, error: np.ndarray | None) -> str:
-    """The value at the origin: the loss is evaluated there for every landscape, the rest where the grid has a point."""
+    """The value at the origin: the loss is evaluated there always, other observables if the grid has a point there."""
     if observable == "loss" and words.origin_text(surface):
         return words.origin_text(surface)
     origin = origin_index(surface)
@@ -91,7 +91,7 @@ def landscape_rows(surface: Surface) -> list[Row]:
 
 
 def path_rows(surface: Surface, path: ProjectedPath) -> list[Row]:
-    """What is known of a path: how far it leaves the plane, by its losses too, and of another run what of it shows."""
+    """A path's distances from the plane, in weights and in losses; for another run, the share on the axes."""
     distance = np.asarray(path.distance, np.float64)
     rows = []
     if np.isfinite(distance).any():
@@ -118,7 +118,7 @@ def path_rows(surface: Surface, path: ProjectedPath) -> list[Row]:
 
 
 def network_rows(surface: Surface) -> list[Row]:
-    """Where the networks lie that the axes run through, and their losses, a row each; none of other landscapes."""
+    """A row with place and loss per network that the axes run through; empty for other landscapes."""
     known = [axis.record.networks for axis in surface.axes]
     places = [networks for networks in known if networks is not None]
     if not places or len(places) < len(known):
@@ -134,7 +134,7 @@ def network_rows(surface: Surface) -> list[Row]:
 
 
 def axis_rows(axis: Axis) -> list[Row]:
-    """What one axis is, how far it runs, and how much of the path it explains."""
+    """The label of an axis, its range, and its share of the path's variance."""
     low, high = number_text(float(axis.coordinates[0])), number_text(float(axis.coordinates[-1]))
     rows = [(axis.name, f"{axis.label}, from {low} to {high}")]
     norm = finite_or_none(axis.record.norm)
@@ -150,7 +150,7 @@ def axis_rows(axis: Axis) -> list[Row]:
 
 
 def cosine_rows(cosine: Any, names: Sequence[str]) -> list[Row]:
-    """The cosine between each pair of axes, of the matrix `cosine`; 0 is a right angle."""
+    """The cosine between each pair of axes, from the matrix `cosine`; 0 is a right angle."""
     rows = []
     for i, one in enumerate(names):
         for j in range(i + 1, len(names)):
@@ -164,7 +164,7 @@ def cosine_rows(cosine: Any, names: Sequence[str]) -> list[Row]:
 
 
 def provenance_rows(surface: Surface) -> list[Row]:
-    """Where the numbers come from: enough to compute them again."""
+    """The provenance of the numbers: enough to compute them again."""
     record = surface.record
     rows: list[Row] = [("digest", _recorded(record.digest))]
     rows += [("seed", str(record.seed))] if record.seed is not None else []
@@ -181,7 +181,7 @@ def provenance_rows(surface: Surface) -> list[Row]:
 
 
 def _fact_rows(provenance: Provenance) -> list[Row]:
-    """The single facts of a provenance, those of later versions too."""
+    """The facts of a provenance, including unknown ones of later versions."""
     facts = {
         "created": provenance.created,
         "host": provenance.host,
@@ -199,7 +199,7 @@ def _recorded(value: object) -> str:
 
 
 def engine_rows(choice: EngineChoice | None) -> list[Row]:
-    """How the engine was chosen, and what was tried for it."""
+    """How the engine was chosen, and the engines that were tried."""
     if choice is None:
         return []
     how = f"the fastest of {len(choice.trials)} tried" if choice.trials else "not searched for"
@@ -230,7 +230,7 @@ def _value_at(surface: Surface, values: np.ndarray, error: np.ndarray | None, in
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the checks of a landscape found, as report and page list it.
+# The findings of a landscape's checks, for report and page.
 
 SAID: dict[CheckState, str] = {
     "holds": "holds",
@@ -243,7 +243,7 @@ SAID: dict[CheckState, str] = {
 
 @dataclass(frozen=True)
 class CheckLine:
-    """One check; `said` is its state in words, for those who do not see the mark."""
+    """One check; `said` is its state in words, for screen readers."""
 
     number: str
     state: CheckState
@@ -255,7 +255,7 @@ class CheckLine:
 
 @dataclass(frozen=True)
 class CheckList:
-    """The verdict, and a line for each check; `opened` where there is something to read."""
+    """The verdict, and a line per check; `opened` if there is something to read."""
 
     summary: str
     opened: bool
@@ -263,10 +263,10 @@ class CheckList:
 
 
 def prepare_checks(checks: Checks | None, points: int) -> CheckList | None:
-    """The checks as they are listed; None of a landscape that was not checked.
+    """The list of checks; None if the landscape was not checked.
 
     Args:
-        points: how many points of the landscape are computed by now, which may be more than when it was checked.
+        points: how many points of the landscape are computed now, perhaps more than when it was checked.
     """
     if checks is None:
         return None
@@ -282,7 +282,7 @@ def prepare_checks(checks: Checks | None, points: int) -> CheckList | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What was measured of single layers: a row per layer, and how far each raises the loss, to draw as bars.
+# Measures of single layers: a row per layer, and bars of how far each raises the loss.
 
 HEAD = "layer"
 SAYING = "In brackets the 95 % interval over the lines of the layer; errors over the samples are in the CSV."
@@ -290,7 +290,7 @@ SAYING = "In brackets the 95 % interval over the lines of the layer; errors over
 
 @dataclass(frozen=True)
 class LayerBar:
-    """The measure of one layer that is drawn, and the ends of its interval; None where they are not known."""
+    """The drawn measure of one layer, and the ends of its interval; None if they are not known."""
 
     layer: str
     value: float
@@ -305,7 +305,7 @@ class LayerTable:
     Attributes:
         heads: `layer`, then the measures.
         rows: texts, one per head.
-        title: of what the bars are: the rise at the largest distance that was measured.
+        title: of the bars: the rise at the largest measured distance.
     """
 
     heads: tuple[str, ...]
@@ -315,7 +315,7 @@ class LayerTable:
 
 
 def layer_table(layers: Mapping[str, Any], title_of: Callable[[str], str]) -> LayerTable | None:
-    """The table of `layers` in `measures.json`; None where none was measured."""
+    """The table of `layers` in `measures.json`; None if none was measured."""
     known = {str(layer): mapping(rows) for layer, rows in layers.items() if mapping(rows)}
     names = list(dict.fromkeys(str(name) for rows in known.values() for name in rows))
     if not names:
@@ -339,7 +339,7 @@ def _cell(row: Mapping[str, Any]) -> str:
 
 
 def bound_text(row: Mapping[str, Any]) -> str:
-    """The bounds of a measure that has no value; empty where there are none.
+    """The bounds of a measure without a value; empty if there are none.
 
     >>> bound_text({"value": None, "below": 0.05}), bound_text({"above": 0.25, "below": 0.5}), bound_text({"value": 1})
     ('< 0.05', '0.25 to 0.5', '')
@@ -358,7 +358,7 @@ def _bar(layer: str, row: Mapping[str, Any]) -> LayerBar | None:
 
 
 COLUMNS = ("measure", "value", "SE over samples", "95 % interval", "note")
-# What a curve of training shows, each of its own size.
+# The measures that are drawn as curves over training, each on its own scale.
 CURVES = ("loss", "rise 0.25", "radius", "sam 1 step", "lambda max", "trace")
 TITLES = {
     "lambda max": "λmax of the Hessian",
@@ -387,7 +387,7 @@ class MeasuredWeights:
     Attributes:
         label: such as `epoch 3`.
         rows: measure, value, standard error over the samples, interval, note; texts.
-        layers: what was measured of single layers; None where nothing was.
+        layers: the measures of single layers; None if there are none.
     """
 
     label: str
@@ -401,8 +401,8 @@ class MeasureCurve:
 
     Attributes:
         places: epochs or steps.
-        errors: half of a 95 % interval at each place; None where none is known.
-        bounds: the places at which only bounds are known, and `above` and `below` there; None for none.
+        errors: half of a 95 % interval at each place; None if unknown.
+        bounds: places with bounds only, and `above` and `below` there, each possibly None.
     """
 
     title: str
@@ -414,7 +414,7 @@ class MeasureCurve:
 
 
 def measure_tables(measures: Mapping[str, Any]) -> list[MeasuredWeights]:
-    """The table of each set of weights in `measures.json`; none where the file holds something else."""
+    """The table of each set of weights in `measures.json`; empty if the file holds something else."""
     rho = mapping(mapping(measures.get("settings")).get("rho"))
     return [
         MeasuredWeights(
@@ -427,7 +427,7 @@ def measure_tables(measures: Mapping[str, Any]) -> list[MeasuredWeights]:
 
 
 def measure_curves(measures: Mapping[str, Any], names: Sequence[str] = CURVES) -> list[MeasureCurve]:
-    """The measures that at least two snapshots have, over these."""
+    """Curves over the snapshots of the measures that at least two snapshots have."""
     rho = mapping(mapping(measures.get("settings")).get("rho"))
     snapshots = [entry for _, entry in _entries(measures) if isinstance(entry.get("number"), int)]
     found = []
@@ -451,9 +451,9 @@ def measure_curves(measures: Mapping[str, Any], names: Sequence[str] = CURVES) -
 
 
 def measure_numbers(measures: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The numbers by which runs are compared in tables: those of the last weights; other documents as they are.
+    """The measures of the last weights, for comparing runs in tables; other documents unchanged.
 
-    Where only bounds are known they stand as a text, such as '< 0.05'.
+    Measures with bounds only are texts, such as '< 0.05'.
     """
     entries = list(_entries(measures))
     if not entries:
@@ -466,7 +466,7 @@ def measure_numbers(measures: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def title_of(name: str, rho: Mapping[str, Any] | None = None) -> str:
-    """What tables call a measure.
+    """The name of a measure in tables.
 
     >>> title_of("rise 0.25"), title_of("sam 1 step", {"sam": 0.05})
     ('rise at 0.25', 'worst case in ‖ε‖ ≤ 0.05 (SAM), 1 step')
@@ -492,7 +492,7 @@ def lines_of(measures: Mapping[str, Any]) -> list[str]:
 
 
 def comparison_lines(comparison: Mapping[str, Any]) -> list[str]:
-    """What `landscape compare` has found, as lines of plain text."""
+    """The result of `landscape compare` as lines of plain text."""
     rows: list[tuple[str, ...]] = [("measure", "first", "second", "difference", "95 % interval")]
     notes = []
     for name, row in mapping(comparison.get("rows")).items():
@@ -513,7 +513,7 @@ def _lacking(found: Mapping[str, Any], rho: Mapping[str, Any]) -> str:
 
 
 def table_csv(measures: Mapping[str, Any]) -> list[list[str]]:
-    """The rows of a table for other software: numbers in full, the header first."""
+    """The rows of a table for other software: numbers in full precision, the header first."""
     names = ("value", "stderr", "low", "high", "draws", "note", "above", "below")
     lines = [["origin", "number", "layer", "measure", *names]]
     for label, entry in _entries(measures):

@@ -1,4 +1,4 @@
-"""What the samples and the seed cannot tell: errors, extrema above the noise, the band of other seeds."""
+"""Uncertainty by samples and seed: errors, extrema above the noise, the band of other seeds."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from landscape.views.prepare import words as wording
 from landscape.views.prepare.paths import origin_index
 from landscape.views.prepare.scale import is_evaluated
 
-CLEAR = 10.0  # beyond that the ratio says no more, and a steep rise would bend the outline between two points
+CLEAR = 10.0  # a larger ratio means no more, and a steep rise would bend the outline between two points
 
 
 def rise_over_origin(surface: Surface, observable: str) -> tuple[Floats | None, Floats | None]:
-    """L(point) − L(origin) and its standard error, of the loss; None where they were not kept."""
+    """L(point) − L(origin) and its standard error, of the loss; None if they were not kept."""
     error = surface.observables.get(RISE_STDERR)
     if observable != "loss" or error is None or not np.isfinite(surface.origin_loss):
         return None, None
@@ -32,26 +32,25 @@ def rise_over_origin(surface: Surface, observable: str) -> tuple[Floats | None, 
 
 
 def standard_error(surface: Surface, observable: str) -> Floats | None:
-    """The standard error of the mean per point, None where it was not kept."""
+    """The standard error of the mean per point; None if it was not kept."""
     error = surface.observables.get(f"{observable}_stderr")
     return None if error is None else np.asarray(error, np.float64)
 
 
 def where_evaluated(surface: Surface, error: Floats | None) -> Floats | None:
-    """The errors without those of interpolated points, whose values are off by how far the loss bends there, too."""
+    """The errors without those of interpolated points, which also have an interpolation error."""
     return error if error is None else np.where(is_evaluated(surface), error, np.nan)
 
 
 def difference_in_errors(surface: Surface, observable: str) -> Floats | None:
-    """How many times two standard errors each value differs from that at the origin: |difference| / (2·error).
+    """Each value's distance from that at the origin in units of two standard errors: |difference| / (2·error).
 
-    Below 1, the value cannot be told from that of the origin. The error of the rise is used where it was kept: over
-    the same samples, what all points share cancels. Elsewhere the error of the difference is at most the sum of both
-    errors, which is used in its place.
+    Below 1, the value cannot be told from that of the origin. The error of the rise is used if it was kept: over the
+    same samples, the part common to all points cancels. Otherwise the sum of both errors is used, an upper bound.
 
     Returns:
-        An array of the surface's shape, 10 at most, NaN where the value is not known; None where no error was kept, or
-        no value at the origin.
+        An array of the surface's shape, at most 10, NaN if the value is not known; None without errors, or without a
+        value at the origin.
     """
     rise, error = rise_over_origin(surface, observable)
     if rise is None or error is None:
@@ -67,7 +66,7 @@ def difference_in_errors(surface: Surface, observable: str) -> Floats | None:
 
 
 def _at_origin(surface: Surface, observable: str) -> tuple[float, float]:
-    """The value at the origin and its standard error, NaN where they are not known."""
+    """The value at the origin and its standard error; NaN if they are not known."""
     if observable == "loss" and math.isfinite(surface.origin_loss):
         return surface.origin_loss, surface.origin_loss_stderr
     index, error = origin_index(surface), standard_error(surface, observable)
@@ -77,7 +76,7 @@ def _at_origin(surface: Surface, observable: str) -> tuple[float, float]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Minima and the saddles between them as figures show them: marks with their words, the bars of a barcode, a table.
+# Minima and the saddles between them for figures: marks with their words, the bars of a barcode, a table.
 
 Row = tuple[str, str]
 
@@ -91,9 +90,9 @@ MOST_SHARES = 6  # basins whose share of the points a table gives
 class Marks:
     """Points that a figure marks, the most persistent first.
 
-    `places` are their coordinates, one array per axis. `height` is their value in drawn units, NaN where it has no
-    logarithm. `name` is their legend entry, empty where the landscape has none of them, and `hover` what the pointer
-    shows of each, in plotly's markup.
+    `places` are their coordinates, one array per axis. `height` is their value in drawn units, NaN without a logarithm.
+    `name` is their legend entry, empty if the landscape has none, and `hover` the pointer's text of each, in plotly's
+    markup.
     """
 
     name: str
@@ -102,7 +101,7 @@ class Marks:
     hover: tuple[str, ...]
 
     def where(self, chosen: NDArray[np.bool_]) -> Marks:
-        """Those of them that are chosen."""
+        """The chosen marks."""
         hover = tuple(words for words, is_chosen in zip(self.hover, chosen, strict=True) if is_chosen)
         return replace(
             self, places=tuple(place[chosen] for place in self.places), height=self.height[chosen], hover=hover
@@ -113,8 +112,8 @@ class Marks:
 class Bars:
     """The bars of a barcode, the most persistent minimum first.
 
-    `persistence` is the length of each, inf of a minimum that no lower one outlasts, and `values` are those at the
-    minima. `is_clear` says which are longer than the `threshold` of noise. `below` minima are not, of which
+    `persistence` is the length of each bar, inf for a minimum that merges with no lower one, and `values` are those at
+    the minima. `is_clear` says which bars exceed the `threshold` of noise. `below` counts the others, of which
     `left_out` have no bar, for want of room.
     """
 
@@ -137,16 +136,16 @@ class Extrema:
     notes: tuple[str, ...]
 
     def in_slice(self, coordinates: Floats, k: int) -> Extrema:
-        """Those to which the `k`-th of the coordinates of the third axis is the nearest."""
+        """The extrema whose nearest coordinate on the third axis is the `k`-th one."""
         here = [np.abs(coordinates[:, None] - marks.places[2]).argmin(0) == k for marks in (self.minima, self.saddles)]
         return replace(self, minima=self.minima.where(here[0]), saddles=self.saddles.where(here[1]))
 
 
 def prepare_extrema(surface: Surface, observable: str, log: bool) -> Extrema:
-    """The extrema of all points of a surface, also of those that a figure leaves out.
+    """The extrema over all points of a surface, even those that a figure leaves out.
 
     Args:
-        log: the drawn units are the log10 of the values.
+        log: drawn units are log10 of the values.
     """
     surface = surface.merged()
     found = topology_of(surface, observable)
@@ -173,7 +172,7 @@ def prepare_extrema(surface: Surface, observable: str, log: bool) -> Extrema:
 
 
 def topology_rows(surface: Surface, observable: str = "loss") -> list[Row]:
-    """The minima above the noise, the deepest basin beside that of the lowest, how large and how deep basins are."""
+    """The minima above the noise, the deepest basin beside that of the lowest one, sizes and depths of basins."""
     surface = surface.merged()
     found = topology_of(surface, observable)
     if not found.basins:
@@ -236,7 +235,7 @@ def _drawn(values: Sequence[float] | Floats, log: bool) -> Floats:
 
 
 def _minimum_words(surface: Surface, found: Topology, pair: PersistencePair, basin: Basin, name: str) -> str:
-    """What the pointer shows of a minimum."""
+    """The pointer's text for a minimum."""
     lines = [
         f"<b>{name}</b>",
         _place_text(basin.minimum.place),
@@ -251,7 +250,7 @@ def _minimum_words(surface: Surface, found: Topology, pair: PersistencePair, bas
 
 
 def _saddle_words(surface: Surface, observable: str, pair: PersistencePair, name: str) -> str:
-    """What the pointer shows of a saddle."""
+    """The pointer's text for a saddle."""
     assert pair.saddle is not None
     lines = [
         f"<b>saddle of {name}</b>",
@@ -273,7 +272,7 @@ def _title(observable: str) -> str:
 
 
 def _edge_text(surface: Surface, found: Topology, index: Sequence[int]) -> list[str]:
-    """That a minimum lies at the edge of what is known, where it may be none."""
+    """The note on a minimum at the edge of the known points, which may be none."""
     if any(k in (0, size - 1) for k, size in zip(index, surface.status.shape, strict=True)):
         return ["on the rim: what lies beyond is not known"]
     around = found.labels[tuple(slice(k - 1, k + 2) for k in index)]
@@ -294,7 +293,7 @@ def _bars(surface: Surface, found: Topology) -> Bars:
 
 
 def _bar_words(surface: Surface, observable: str, pair: PersistencePair) -> str:
-    """What the pointer shows of a bar."""
+    """The pointer's text for a bar."""
     lines = [
         f"{_title(observable)} {number_text(pair.birth, 5)} at {_place_text(_place(surface, pair.extremum))}",
         _persistence_text(surface, pair),
@@ -303,7 +302,7 @@ def _bar_words(surface: Surface, observable: str, pair: PersistencePair) -> str:
 
 
 def _notes(surface: Surface, found: Topology) -> tuple[str, ...]:
-    """What the caption says of the extrema; nothing where no value is known."""
+    """The caption's notes on the extrema; empty if no value is known."""
     count = len(found.basins)
     if not count:
         return ()
@@ -322,14 +321,14 @@ def _notes(surface: Surface, found: Topology) -> tuple[str, ...]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where the steps of a refined landscape get finer: the edges between cells of coarser and of finer grids.
+# The edges between coarser and finer cells of a refined landscape.
 
 Map = NDArray[np.uint8]
 Nodes = NDArray[np.intp]
 
 
 def cell_levels(interpolated: Map) -> Map:
-    """Per square of 2×2 neighbouring points, how many levels above the finest one the cell lies that it is drawn from.
+    """Per square of 2×2 neighbouring points, the level of its cell, counted from the finest one.
 
     Args:
         interpolated: [y, x], of each point, as `Surface.interpolated`; a square is as coarse as its coarsest corner.
@@ -354,7 +353,7 @@ def finer_edges(interpolated: Map) -> list[tuple[Nodes, Nodes]]:
 
 
 def _runs(cells: Map) -> list[tuple[int, int, int]]:
-    """The lines between two rows of cells that differ: the number of each, and the points where it begins and ends."""
+    """The lines between differing cells of two rows: the row, and the points where the line begins and ends."""
     runs = []
     for row in np.flatnonzero((cells[:-1] != cells[1:]).any(1)).tolist():
         differs = np.concatenate([[False], cells[row] != cells[row + 1], [False]]).astype(np.int8)
@@ -364,25 +363,25 @@ def _runs(cells: Map) -> list[tuple[int, int, int]]:
 
 
 def evaluated_text(surface: Surface) -> str:
-    """How many points of a refined landscape were evaluated, such as '1 090 of 4 225 points'; '' where all were."""
+    """How many points of a refined landscape were evaluated, such as '1 090 of 4 225 points'; '' for all."""
     done = is_evaluated(surface)
     between = surface.interpolated is not None and bool((surface.interpolated > 0).any())
     return f"{count_text(done.sum())} of {count_text(done.size)} points" if between else ""
 
 
 def shared_text(interpolated: Map | None) -> str:
-    """At how many points of a difference nothing is interpolated, to stand after its size; '' where at all of them."""
+    """The text after the size of a difference: at how many points both were evaluated; '' for all."""
     count = 0 if interpolated is None else int((interpolated == 0).sum())
     return "" if interpolated is None else f", at {count_text(count)} of which both were evaluated"
 
 
-NUMBER = "7"  # of the check that evaluates other lines
+NUMBER = "7"  # of the check that evaluates lines of other seeds
 NAME = "99 % of other seeds"
 
 
 @dataclass(frozen=True, eq=False)
 class SeedBand:
-    """The interval of the loss that 99 % of random lines lie in, at places along the axis in ascending order."""
+    """The interval that holds the loss of 99 % of random lines, at places along the axis in ascending order."""
 
     at: Floats
     low: Floats
@@ -393,7 +392,7 @@ def prepare_seeds(surface: Surface, observable: str) -> SeedBand | None:
     """The band of a line: mean ± prediction interval of the lines of other seeds.
 
     Returns:
-        None for other observables, for planes and volumes, for a line that is not random, and where it was not checked.
+        None for other observables, for planes and volumes, for a line that is not random, and without a check.
     """
     checks = surface.record.checks
     if checks is None or observable != "loss" or len(surface.axes) != 1:
@@ -408,7 +407,7 @@ def prepare_seeds(surface: Surface, observable: str) -> SeedBand | None:
 
 
 def _band(check: Check) -> SeedBand | None:
-    """The numbers of a check as a band; None where a document on disk holds something else."""
+    """The numbers of a check as a band; None if the document holds something else."""
     given: Any = check.numbers.get("band")
     columns: list[Any] = [given.get(name) for name in ("at", "low", "high")] if isinstance(given, dict) else []
     if not columns or not all(map(_are_numbers, columns)) or len({len(column) for column in columns}) > 1:
@@ -425,6 +424,6 @@ def _are_numbers(column: object) -> bool:
 
 
 def _with_origin(band: SeedBand, loss: float) -> SeedBand:
-    """All lines run through the origin."""
+    """The band pinched at the origin, through which all lines run."""
     place = int(np.searchsorted(band.at, 0.0))
     return SeedBand(np.insert(band.at, place, 0.0), np.insert(band.low, place, loss), np.insert(band.high, place, loss))

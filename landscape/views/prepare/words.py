@@ -21,11 +21,11 @@ from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED,
 from landscape.views.prepare.scale import count_statuses, point_counts
 
 # ----------------------------------------------------------------------------------------------------
-# What the values of an observable are, in words: means of samples, of weighted ones, a sum of terms; all the same.
+# The values of an observable in words: a mean of samples, of weighted samples, a sum of terms, a constant.
 
 
 def mean_in_words(record: Record, observable: str, title: str) -> str:
-    """What every value of an observable is, as far as known, such as 'mean loss of 512 samples'.
+    """The meaning of an observable's values, as far as known, such as 'mean loss of 512 samples'.
 
     Args:
         title: the name of the observable in words.
@@ -42,7 +42,7 @@ def mean_in_words(record: Record, observable: str, title: str) -> str:
     """
     name = "loss" if observable == RISE_STDERR else observable.removesuffix("_stderr")
     base = bases_of(record.derived, name)[0]
-    if record.convexity is not None and base in EIGENVALUES:  # not a mean: the mean loss is what is differentiated
+    if record.convexity is not None and base in EIGENVALUES:  # not a mean: the mean loss is differentiated
         formula = f" = {record.derived[name]}" if name in record.derived else ""
         mean = _mean_of(record, "loss")
         loss = mean.replace("mean", "mean loss", 1) if mean.startswith("mean") else f"loss, a {mean}"
@@ -54,13 +54,13 @@ def mean_in_words(record: Record, observable: str, title: str) -> str:
         return title
     if name != observable:
         return title + (mean.removeprefix("mean") if mean.startswith("mean") else f", a {mean}")
-    if name in record.derived:  # such as the perplexity, which is no mean of perplexities
+    if name in record.derived:  # such as the perplexity, which is not a mean of perplexities
         return f"{title} = {record.derived[name]} with the {mean}"
     return f"{title}: {mean}" if mean.startswith("weighted sum") else mean.replace("mean", f"mean {title}", 1)
 
 
 def _of_layers(layers: LayersRecord, observable: str, title: str) -> str:
-    """What an observable of layers is, such as 'abs mean of fc2'."""
+    """The meaning of an observable of layers, such as 'abs mean of fc2'."""
     known = layers.layer_of(observable)
     if known is not None:
         return f"{known[1].replace('_', ' ')} of {known[0]}"
@@ -68,7 +68,7 @@ def _of_layers(layers: LayersRecord, observable: str, title: str) -> str:
 
 
 def _mean_of(record: Record, observable: str) -> str:
-    """What one observable is the mean of; '' where nothing is known of it, as other software computed it."""
+    """The kind of mean that an observable is; '' if unknown, as for one that other software computed."""
     terms = record.terms
     if observable == "loss" and len(terms) > 1:
         return _sum_of([term.samples for term in terms.values()])
@@ -95,7 +95,7 @@ def _sum_of(counts: list[int | None]) -> str:
 
 
 def constant_in_words(values: Floats, name: str, imported: bool = False) -> str:
-    """That all of several values of a landscape are the same, which is seldom meant; '' where they are not.
+    """The note that all values of a landscape are the same, which is rarely intended; '' if they differ.
 
     Args:
         name: of the landscape, for the command that inspects it.
@@ -114,7 +114,7 @@ def constant_in_words(values: Floats, name: str, imported: bool = False) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How far the axes run, in words, where the loss says it.
+# The range of the axes in words, if it was found by the loss.
 
 RULES: dict[TargetRule, str] = {
     "guessing": "a third of the loss of guessing",
@@ -128,7 +128,7 @@ SHORT_OF_IT: dict[AxisEnd, str] = {
 
 
 def range_in_words(surface: Surface) -> str:
-    """How the range was found; '' where it was given, or the axes have been widened since.
+    """How the range was found; '' if it was given, or the axes were widened since.
 
     Such as 'range: found, where the loss along an axis has changed by 0.77 (a third of the loss of guessing)'.
     """
@@ -151,11 +151,11 @@ def _ends_there(axis: Axis, found: FoundAxis) -> bool:
 
 # ----------------------------------------------------------------------------------------------------
 
-TITLE_LETTERS = 38  # of an axis title, which fits beside a plot of one column of a paper
+TITLE_LETTERS = 38  # of an axis title, to fit beside a plot of one column of a paper
 
 
 def axis_title(axis: Axis) -> str:
-    """What an axis is, such as 'alpha: PCA component 1, 62.0 % of the variance (random walk: 60.8 %)'."""
+    """The title of an axis, such as 'alpha: PCA component 1, 62.0 % of the variance (random walk: 60.8 %)'."""
     label = axis.label
     title = axis.name if label == axis.name else f"{axis.name}: {label}"
     explained, walk = axis.record.explained_variance, axis.record.random_walk_variance
@@ -166,7 +166,7 @@ def axis_title(axis: Axis) -> str:
 
 
 def walk_in_words(axis: Axis) -> str:
-    """What the share of a random walk is of: of several paths, of a walk from the start of each."""
+    """The name of the random walk: for several paths, one walk from the start of each."""
     return "random walks from the same starts" if axis.attributes.get("trajectory") == "paths" else "random walk"
 
 
@@ -182,13 +182,13 @@ def short_axis_title(axis: Axis) -> str:
         label = label.partition(" of ")[0] + (f" ({share})" if share else "")
     else:
         label = label.partition(" (")[0]
-    if kind == "eigen":  # whose label holds no name of a user's, which may be of any length
+    if kind == "eigen":  # its label holds no user-given name of any length
         return f"{axis.name}: {label}"
     return shortened(f"{axis.name}: {label}", TITLE_LETTERS)
 
 
 def in_fewer_words(title: str, most: int) -> str:
-    """A title of at most `most` characters: in fewer words, then cut off, where it is longer.
+    """A title of at most `most` characters: shortened, then cut off.
 
     >>> [in_fewer_words("alpha: principal component 1 (81.7 %)", most) for most in (40, 20, 12, 6)]
     ['alpha: principal component 1 (81.7 %)', 'alpha: PC 1 (81.7 %)', 'alpha: PC 1', 'alpha']
@@ -203,7 +203,7 @@ def in_fewer_words(title: str, most: int) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, or its beginning and an ellipsis where it has more than `most` letters.
+    """The text, or its beginning and an ellipsis if it has more than `most` letters.
 
     >>> shortened("direction", 9), shortened("directions", 9)
     ('direction', 'directio…')
@@ -212,7 +212,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def capitalised(text: str) -> str:
-    """The text with a capital at its beginning; the rest stays as it is."""
+    """The text with a capital first letter; the rest is unchanged."""
     return text[:1].upper() + text[1:]
 
 
@@ -238,7 +238,7 @@ def state_of(surface: Surface) -> str:
     """The state of a landscape, counted from its points as `landscape status` does.
 
     Returns:
-        'running', 'interrupted', 'partial' or 'complete'; 'damaged' where the page has found that of it.
+        'running', 'interrupted', 'partial' or 'complete'; 'damaged' if the page has found it damaged.
     """
     states = [surface.status, *(points.status for points in (surface.path, surface.networks) if points is not None)]
     if not (surface.unfinished or any((status == NOT_COMPUTED).any() for status in states)):
@@ -248,7 +248,7 @@ def state_of(surface: Surface) -> str:
 
 
 def stopped(surface: Surface) -> Surface:
-    """The surface of a run without a driver: where its record still says "running", its state is "interrupted"."""
+    """The surface of a run without a driver: a recorded "running" becomes "interrupted"."""
     surface = replace(surface, levels=tuple(stopped(level) for level in surface.levels))
     progress = surface.record.progress
     if progress.state != "running":
@@ -267,7 +267,7 @@ def state_text(surface: Surface) -> str:
 
 
 def state_words(state: str, points: Sequence[int], path: Sequence[int] | None = None) -> str:
-    """The words of `state_text`, from how many points and how many snapshots of the path have each status, 0 to 3."""
+    """The words of `state_text`, from the numbers of points and of path snapshots per status, 0 to 3."""
     counted = [(points, "points"), *([(path, "snapshots of the path")] if path is not None else [])]
     parts = [
         f"{count_text(counts[OK] + counts[NOT_FINITE])} of {count_text(sum(counts))} {what}"
@@ -280,14 +280,14 @@ def state_words(state: str, points: Sequence[int], path: Sequence[int] | None = 
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """`value` where it is a mapping, an empty one where not."""
+    """`value` if it is a mapping, else an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
 def sampling(surface: Surface, observable: str) -> str:
-    """What every value is the mean of, as far as known: 'mean loss of 512 samples, float32, batch norm batch'.
+    """How every value is computed, as far as known: 'mean loss of 512 samples, float32, batch norm batch'.
 
-    Of batch norm in mode eval it says whose statistics hold, as the shape of the landscape may come from them.
+    With batch norm in mode eval it names the statistics, which may shape the landscape.
     """
     text = mean_in_words(surface.record, observable, observable_title(observable))
     text += f", {precision_text(surface)}" if surface.record.precision else ""
@@ -300,9 +300,9 @@ def sampling(surface: Surface, observable: str) -> str:
 
 
 def randomness_text(surface: Surface) -> str:
-    """A note where the data were seen to be random, such as 'one random draw of inputs (field 0)'; '' elsewhere.
+    """A note on random data, such as 'one random draw of inputs (field 0)'; '' if the data are not random.
 
-    Data are random where they are augmented whenever they are read.
+    Data are random if they are augmented at every reading.
     """
     random = surface.record.random_data
     fields = [] if random is None else [*random.fields, *random.unseeded]
@@ -310,26 +310,26 @@ def randomness_text(surface: Surface) -> str:
 
 
 def batch_norm_text(surface: Surface) -> str:
-    """The batch-norm mode, such as 'eval'; '' where it is not recorded or the model is known to have no batch norm."""
+    """The batch-norm mode, such as 'eval'; '' if it is not recorded or the model has no batch norm."""
     layers = surface.record.provenance.batch_norm_layers
     return "" if layers == 0 else surface.record.batch_norm or ""
 
 
 def has_fixed_statistics(surface: Surface) -> bool:
-    """Whether batch norm has running statistics of training, which elsewhere are those of other weights."""
+    """Whether batch norm keeps running statistics of training, which do not fit other weights."""
     return bool(surface.record.provenance.batch_norm_layers) and surface.record.batch_norm == "eval"
 
 
 def mixes_networks(surface: Surface) -> bool:
-    """Whether an axis leads to other networks, along which running statistics of batch norm move with the weights."""
+    """Whether an axis leads to other networks: batch norm's running statistics move along it with the weights."""
     return not {axis.record.kind for axis in surface.axes}.isdisjoint(("towards", "plane"))
 
 
 def precision_text(surface: Surface) -> str:
-    """The precision, with its error at the probe points where that was measured.
+    """The precision, with its error at the probe points if that was measured.
 
-    Such as 'float32', or 'bfloat16 (up to 0.0021 or 0.12 % off float32)'; 'bfloat16, weights included' where they are
-    held in it.
+    Such as 'float32', or 'bfloat16 (up to 0.0021 or 0.12 % off float32)'; 'bfloat16, weights included' if the weights
+    are held in bfloat16.
     """
     error = surface.record.precision_error
     precision, plan = surface.record.precision or "not recorded", surface.record.plan
@@ -344,7 +344,7 @@ def precision_text(surface: Surface) -> str:
 
 
 def caption(surface: Surface, observable: str, notes: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """What a reader must know to judge the figure: sentences without full stops, `notes` being the last of them."""
+    """The caption of a figure: sentences without full stops, `notes` last."""
     place = "there" if surface.record.origin_in_words else "at the origin"
     at_origin = origin_text(surface) if observable == "loss" else ""
     parts = [
@@ -366,7 +366,7 @@ def caption(surface: Surface, observable: str, notes: tuple[str, ...] = ()) -> t
 
 
 def own_model_text(surface: Surface) -> str:
-    """That the user's own model gave other losses, which was accepted, or why it was not asked; '' elsewhere."""
+    """The note that the user's own model gave other losses, which was accepted, or why it was not compared; else ''."""
     known = surface.record.own_model
     if known is None or known.state == "agrees":
         return ""
@@ -380,15 +380,15 @@ def imported_from(surface: Surface) -> str:
 
 
 def origin_text(surface: Surface) -> str:
-    """The loss at the origin ± two standard errors, such as '0.8845 ± 0.021 (2 s.e.)'; '' where it is not known."""
+    """The loss at the origin ± two standard errors, such as '0.8845 ± 0.021 (2 s.e.)'; '' if it is not known."""
     loss = surface.origin_loss
     return value_with_error(loss, surface.origin_loss_stderr) if math.isfinite(loss) else ""
 
 
 def barrier_text(surface: Surface) -> str:
-    """Entezari's barrier of a line between networks, as '0.43 ± 0.02 (2 s.e.) at alpha 0.5'; '' for any other.
+    """Entezari's barrier of a line between networks, as '0.43 ± 0.02 (2 s.e.) at alpha 0.5'; '' for others.
 
-    The number after ± is an upper bound of two standard errors. Where the barrier is not known, it says why.
+    The number after ± is an upper bound of two standard errors. If the barrier is not known, the text says why.
     """
     if len(surface.axes) != 1 or surface.axes[0].record.kind != "towards":
         return ""
@@ -413,7 +413,7 @@ def wrap(text: str, width_px: float, font_px: float = 12) -> list[str]:
 
 
 def value_with_error(value: float, error: float) -> str:
-    """A value ± two standard errors; the value alone where the error is not finite.
+    """A value ± two standard errors; the value alone if the error is not finite.
 
     >>> value_with_error(0.88451, 0.0105), value_with_error(0.5, math.nan)
     ('0.88451 ± 0.021 (2 s.e.)', '0.5')
@@ -423,7 +423,7 @@ def value_with_error(value: float, error: float) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The barriers of a line between two networks in words, each by the definition that it has.
+# The barriers of a line between two networks in words, by several definitions.
 
 ENTEZARI, GIT_RE_BASIN, FRANKLE = (
     "barrier between 0 and 1, Entezari et al. 2022",
@@ -433,10 +433,9 @@ ENTEZARI, GIT_RE_BASIN, FRANKLE = (
 
 
 def barrier_rows(surface: Surface) -> list[tuple[str, str]]:
-    """A row per definition of the barrier of a line; none for any other landscape.
+    """A row per definition of the barrier of a line; empty for other landscapes.
 
-    The number after ± is two standard errors, resampled where the losses of the samples were kept, else an upper
-    bound.
+    The number after ± is two standard errors, resampled if the losses of the samples were kept, else an upper bound.
     """
     text = barrier_text(surface)
     if not text:
