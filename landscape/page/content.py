@@ -1,4 +1,4 @@
-"""What is in memory of one landscape: the points to draw, counts of all others, and what tells two contents apart."""
+"""The content of one landscape in memory: the points to draw, counts of all points, and its generation."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from landscape.views.prepare.figure import levels_picked, picked, picked_of
 from landscape.views.prepare.scale import drawn_values, point_states
 
 # ----------------------------------------------------------------------------------------------------
-# The levels of a refined landscape in memory, read once and brought up to date as its own values are.
+# The levels of a refined landscape in memory, read once and then updated like its own values.
 
-# Points of the finest level that is drawn, by the number of axes: of a grid of 17, 33 or 65 points a side, all four
-# levels, four, or three. A level is read whole, as the merged view has no place for parts of one.
+# Points of the finest level that is drawn, by the number of axes: for grids of 17, 33 or 65 points per side that means
+# all four levels, four, or three. A level is read whole: the merged view cannot hold parts of one.
 DRAWN = {1: 65_537, 2: 520 * 520, 3: 49**3}
 
 
 class LevelContent:
-    """One level: its points and their values; of one that has too many points to be drawn, their number alone."""
+    """One level: its points and their values; of a level with too many points to be drawn, only their number."""
 
     def __init__(self, folder: Folder, store: LandscapeStore) -> None:
         self.store = store
@@ -46,13 +46,13 @@ class LevelContent:
         self._unread: set[Index] = set()
 
     def goes_on_as(self, store: LandscapeStore) -> bool:
-        """Whether a level that was opened again is the same one, with another progress, or with more blocks."""
+        """Whether the reopened level is the same one, perhaps with other progress or more blocks."""
         old, new = self.store, store
         same = old.record.digest == new.record.digest and old.record.provenance == new.record.provenance
         return same and (old.path, old.shape) == (new.path, new.shape)
 
     def update(self) -> bool:
-        """Read what has changed on disk since the last call that succeeded; whether anything has."""
+        """Read the changes on disk since the last successful call; returns whether there were any."""
         self._unread |= self._chunks.look()
         self.values.update(self._unread)
         self.noted.note("", self._unread, self._chunks)
@@ -60,18 +60,18 @@ class LevelContent:
         return changed
 
     def load(self, names: Sequence[str]) -> None:
-        """Read these arrays too, as far as it has them."""
+        """Also read these arrays, if the level has them."""
         self.values.load([name for name in names if name in self.store.arrays.value_names])
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """How many of the points that it is to hold have each status, 0 to 3."""
+        """How many of its points, computed or not, have each status, 0 to 3."""
         counts = self.values.counts
         counts[NOT_COMPUTED] = self.store.arrays.points - int(counts[1:].sum())
         return counts
 
     def lowest(self) -> dict[str, float]:
-        """The lowest loss and its coordinates; empty where it is not known."""
+        """The lowest loss and its coordinates; empty if it is not known."""
         return lowest_of(self.values, self.axes)
 
     @property
@@ -80,7 +80,7 @@ class LevelContent:
         return tuple(len(axis.coordinates) for axis in self.axes)
 
     def surface(self, names: Sequence[str]) -> Surface:
-        """What is read of it so far, of these arrays."""
+        """The surface of the values read so far, with these arrays."""
         states, values = self.values.status.copy(), self.values.values
         observables: dict[str, Floats] = {
             name: np.where(states == NOT_COMPUTED, np.nan, values[name]) for name in names if name in values
@@ -90,22 +90,22 @@ class LevelContent:
 
 
 class GridLevels:
-    """The levels that a landscape has now, the coarsest first; `drawn` are those that its figures show."""
+    """The present levels of a landscape, the coarsest first; figures show those in `drawn`."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._stamp: object = None
-        self._names: list[str] = []  # of the arrays that were asked for
+        self._names: list[str] = []  # of the requested arrays
         self.every: tuple[LevelContent, ...] = ()
 
     @property
     def drawn(self) -> tuple[LevelContent, ...]:
-        """Those whose values are in memory."""
+        """The levels whose values are in memory."""
         return tuple(level for level in self.every if level.is_drawn)
 
     @property
     def unfinished(self) -> LevelContent | None:
-        """The first one that is still to get points."""
+        """The first level with missing points."""
         return next((level for level in self.every if level.counts[NOT_COMPUTED]), None)
 
     @property
@@ -114,10 +114,10 @@ class GridLevels:
         return sum(level.values.size for level in self.every)
 
     def update(self, landscape: LandscapeStore) -> bool:
-        """Look which levels there are, and read what has changed; whether anything has.
+        """List the levels, and read their changes; returns whether there were any.
 
         Raises:
-            StoreError: the object store does not answer. What was not read is read by the next call.
+            StoreError: the object store does not answer. The next call reads what is missing.
             LandscapeError: a level's documents cannot be read.
         """
         changed = [self._open(landscape), *[level.update() for level in self.every]]
@@ -136,11 +136,11 @@ class GridLevels:
             level.values.forget()
 
     def told(self) -> list[object]:
-        """What differs between two contents of the levels."""
+        """A value that differs between two contents of the levels."""
         return [(view.noted.total, view.store.record.level, view.store.record.progress.state) for view in self.every]
 
     def _open(self, landscape: LandscapeStore) -> bool:
-        """Look which levels there are, where that may have changed; whether it has."""
+        """List the levels, if they may have changed; returns whether they have."""
         stamp = self._stamp_now(landscape.path)
         if stamp is not None and stamp == self._stamp:
             return False
@@ -159,7 +159,7 @@ class GridLevels:
         return changed or len(levels) != len(before)
 
     def _stamp_now(self, path: str) -> object:
-        """What changes where there is another level, or another document of one; None in an object store."""
+        """A stamp that changes with a new level, or a new document of one; None in an object store."""
         if "://" in self._folder.name:
             return None
         place = f"landscapes.zarr/{path}/levels"
@@ -168,7 +168,7 @@ class GridLevels:
 
 
 def lowest_of(values: PickedValues, axes: Sequence[Axis]) -> dict[str, float]:
-    """The lowest loss of a grid and its coordinates; empty where it is not known."""
+    """The lowest loss of a grid and its coordinates; empty if it is not known."""
     if values.lowest is None:
         return {}
     value, index = values.lowest
@@ -178,8 +178,8 @@ def lowest_of(values: PickedValues, axes: Sequence[Axis]) -> dict[str, float]:
 
 # ----------------------------------------------------------------------------------------------------
 
-# Points that are drawn whole, by the number of axes, and points that are drawn of a larger landscape: a figure of that
-# sends at most a million numbers, of each point its value, errors and rise, twice its height, and its uncertainty.
+# The largest landscapes that are drawn whole, by the number of axes, and the points that are drawn of larger ones: a
+# figure sends at most a million numbers: per point its value, errors and rise, twice its height, and its uncertainty.
 WHOLE = {1: 65_536, 2: 512 * 512, 3: 48**3}
 REDUCED = {1: 65_536, 2: 376 * 376, 3: 48**3}
 
@@ -188,17 +188,17 @@ Picks = tuple[NDArray[np.intp], ...]
 
 @dataclass(frozen=True)
 class View:
-    """A landscape at one moment: the points to draw, and what is known of all others.
+    """A landscape at one moment: the points to draw, and facts about all points.
 
     Attributes:
-        surface: the points to draw, with the observables that were asked for.
-        picks: the indices of these points along each axis; None where they are all points.
+        surface: the points to draw, with the requested observables.
+        picks: the indices of these points along each axis; None for all points.
         sizes: points along each axis of the whole grid.
         counts: points of the whole grid by status, 0 to 3.
-        lowest: the lowest loss of the whole grid and its coordinates; empty where it is not known.
+        lowest: the lowest loss of the whole grid and its coordinates; empty if it is not known.
         generation: differs between two contents of the landscape.
-        hidden_levels: levels of its refinement that are not drawn, as they have too many points.
-        unreadable: points that are there and cannot be read; they count as not computed.
+        hidden_levels: how many levels of its refinement are not drawn, as they have too many points.
+        unreadable: how many stored points cannot be read; they count as not computed.
     """
 
     surface: Surface
@@ -212,15 +212,15 @@ class View:
 
     @property
     def record(self) -> Record:
-        """What the landscape's document says."""
+        """The landscape's record."""
         return self.surface.record
 
 
 @dataclass(frozen=True)
 class TileBlock:
-    """The drawn points of one tile: where they lie among all drawn points, per dimension, and their values.
+    """The drawn points of one tile: their places among all drawn points, per dimension, and their values.
 
-    `error`, `rise` and `rise_error` are as those of a figure's data; None where they are not known.
+    `error`, `rise` and `rise_error` are those of `FigureData`; None if they are not known.
     """
 
     start: Index
@@ -232,7 +232,7 @@ class TileBlock:
 
 
 class Content:
-    """What a reader holds of a landscape; one thread at a time uses it.
+    """The content of a landscape that a reader holds; for one thread at a time.
 
     Raises:
         LandscapeError: the coordinates are damaged, or an array's document cannot be read.
@@ -253,32 +253,32 @@ class Content:
         self.path: ProjectedPath | None
         self.networks: ProjectedPath | None
         self.path, self.networks = read_path(arrays)
-        self._unread: set[Index] = set()  # chunks that have changed and could not be read
+        self._unread: set[Index] = set()  # changed chunks that could not be read
         self._path_unread = False
         self.noted = NotedChunks()
         self.levels = GridLevels(folder)
 
     def goes_on_as(self, store: LandscapeStore) -> bool:
-        """Whether a landscape that was opened again is the same one, with another progress."""
+        """Whether the reopened landscape is the same one, perhaps with other progress."""
         old, new = self.store.record, store.record
         same = old.digest == new.digest and old.provenance.created == new.provenance.created
         place, now = ((opened.path, opened.shape, opened.tile_shape) for opened in (self.store, store))
         return same and place == now
 
     def arrays_of(self, observable: str) -> tuple[str, ...]:
-        """The arrays that a figure of an observable needs; the loss has the error of its rise with it."""
+        """The arrays that a figure of an observable needs; for the loss also the error of its rise."""
         bases = bases_of(self.store.record.derived, observable)
         names = [name for base in bases for name in (base, f"{base}_stderr")] + [RISE_STDERR] * ("loss" in bases)
         return tuple(name for name in names if name in self.store.arrays.value_names)
 
     def update(self) -> tuple[set[Index], bool]:
-        """Read what has changed on disk since the last call that succeeded.
+        """Read the changes on disk since the last successful call.
 
         Returns:
             The chunks of the grid that were written, replaced or removed; whether the path or a level was.
 
         Raises:
-            StoreError: the object store does not answer. What was not read is read by the next call.
+            StoreError: the object store does not answer. The next call reads what is missing.
         """
         self._unread |= self.chunks.look()
         if self.path_chunks is not None and (on_path := self.path_chunks.look()):
@@ -295,7 +295,7 @@ class Content:
         return tiles, path_changed or finer
 
     def view(self, names: Sequence[str], alive: bool) -> View:
-        """What is read so far, with these arrays."""
+        """The view of the values read so far, with these arrays."""
         states, record = self.values.status.copy(), self._record(alive)
         drawn = self.axes
         if self.picks is not None:
@@ -318,7 +318,7 @@ class Content:
 
     @property
     def drawn_levels(self) -> tuple[LevelContent, ...]:
-        """The levels that are shown; none where not even all points of the landscape itself are."""
+        """The levels to show; none if not even all points of the landscape itself are shown."""
         return self.levels.drawn if self.picks is None else ()
 
     @property
@@ -331,7 +331,7 @@ class Content:
 
     @property
     def unreadable(self) -> int:
-        """How many points of the landscape and of its levels are there and cannot be read."""
+        """How many stored points of the landscape and of its levels cannot be read."""
         return self.values.unreadable + sum(level.values.unreadable for level in self.levels.every)
 
     @property
@@ -345,12 +345,12 @@ class Content:
         self.levels.load(names)
 
     def forget(self) -> None:
-        """Free the memory of the values, which are read again when somebody asks."""
+        """Free the memory of the values, which are read again on demand."""
         self.values.forget()
         self.levels.forget()
 
     def block(self, observable: str, tile: Index, most: int | None) -> TileBlock:
-        """The drawn points of a tile; those that are not computed are NaN."""
+        """The drawn points of a tile; NaN if they are not computed."""
         windows = self.values.window(tile)
         inner: list[slice | NDArray[np.intp]] = list(windows)
         start = [window.start for window in windows]
@@ -368,14 +368,14 @@ class Content:
 
         read = {name: array for name in self.arrays_of(observable) if (array := of(name)) is not None}
         read |= derive(self.store.record.derived, read)
-        check_observable(self.store.name, observable, read)  # a formula of a later version is derived from nothing here
+        check_observable(self.store.name, observable, read)  # this version cannot derive a later version's formula
         values, origin = read[observable], self.store.record.origin_loss
         rise_error = of(RISE_STDERR) if observable == "loss" and origin is not None and np.isfinite(origin) else None
         rise = None if rise_error is None or origin is None else values - origin
         return TileBlock(tuple(start), values, states, read.get(f"{observable}_stderr"), rise, rise_error)
 
     def _record(self, alive: bool) -> Record:
-        """The record, whose state is mended where a driver was killed, or goes on and has not written yet."""
+        """The record, with its state corrected if a driver was killed, or has resumed and not written yet."""
         record, levels, last = self.store.record, self.levels.every, self.levels.unfinished
         beside = (self.path, self.networks)
         on_path = any(points is not None and bool((points.status == NOT_COMPUTED).any()) for points in beside)
@@ -393,17 +393,17 @@ class Content:
         return min((item for item in found if item), key=lambda item: item["loss"], default={})
 
     def generation(self, alive: bool) -> str:
-        """What differs between two contents of the landscape."""
+        """A value that differs between two contents of the landscape."""
         record = self.store.record
         told = (record.digest, record.provenance.created, record.origin_loss, record.progress.state, alive)
         return digest([str(part) for part in (*told, self.noted.total, *self.levels.told())])[:16]
 
 
 def picks_of(sizes: Sequence[int]) -> Picks | None:
-    """The points that are drawn of a grid, as indices along each axis; None where they are all of them."""
+    """The points to draw of a grid, as indices along each axis; None for all."""
     if int(np.prod(sizes, dtype=np.int64)) <= WHOLE[len(sizes)]:
         return None
-    low, high = 2, max(sizes)  # the most points per axis that keep the bound, by halving
+    low, high = 2, max(sizes)  # bisect the most points per axis within the bound
     while low < high:
         middle = (low + high + 1) // 2
         kept = int(np.prod([min(size, middle) for size in sizes], dtype=np.int64)) <= REDUCED[len(sizes)]
@@ -433,11 +433,11 @@ def thin_view(view: View, most: int) -> View:
 
 
 # ----------------------------------------------------------------------------------------------------
-# New tiles as the events carry them: arrays in plotly's typed form, which a script puts into its figure.
+# New tiles for events: arrays in plotly's typed form, which the page's script puts into its figure.
 
 
 def tile_facts(block: TileBlock, log: bool) -> dict[str, Any]:
-    """One tile: where it lies among the drawn points, what is drawn of it, and what the pointer shows.
+    """One tile: its place among the drawn points, its drawn values, and the pointer's numbers.
 
     Args:
         log: draw log10 of the values.
@@ -454,7 +454,7 @@ def tile_facts(block: TileBlock, log: bool) -> dict[str, Any]:
 
 
 def encode_array(array: NDArray[Any]) -> dict[str, str]:
-    """An array as plotly's JSON has it: its type, its bytes in base64, and its shape where it has several dimensions.
+    """An array in plotly's JSON form: its type, its bytes in base64, and its shape if it has several dimensions.
 
     >>> encode_array(np.zeros((1, 2), np.uint8))
     {'dtype': 'u1', 'bdata': 'AAA=', 'shape': '1, 2'}

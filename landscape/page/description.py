@@ -1,4 +1,4 @@
-"""What the page says of a run and of its landscapes, in words and numbers."""
+"""The page's description of a run and of its landscapes, in words and numbers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from landscape.views.prepare.words import axis_title, observable_title
 from landscape.views.report_sections import info_rows
 
 # ----------------------------------------------------------------------------------------------------
-# The last lines of a run's logs, one file per rank. Links are not followed, since a log may come from anywhere.
+# The last lines of a run's logs, one file per rank. Links are not followed, since anybody may have written the run.
 
 FOLDER = "logs"
 MOST_LOGS = 64
@@ -54,7 +54,7 @@ LONGEST_LINE = 2000  # characters
 
 
 class LogTails:
-    """The ends of a run's logs, and which of them are new. A run in an object store has none that grow."""
+    """The ends of a run's logs, and which of them have grown. Logs in an object store never grow."""
 
     def __init__(self, run: str) -> None:
         self._folder = None if "://" in run else Path(run, FOLDER)
@@ -66,7 +66,7 @@ class LogTails:
         return [{"name": name, "lines": lines} for name in self._names() if (lines := self._tail(name)) is not None]
 
     def news(self) -> list[dict[str, Any]]:
-        """The last lines of the logs that have grown since the last call; at the first call none."""
+        """The last lines of the logs that have grown since the last call; none at the first call."""
         first, self._first = self._first, False
         found: list[dict[str, Any]] = []
         for name in self._names():
@@ -95,7 +95,7 @@ class LogTails:
         return (status.st_mtime_ns, status.st_size) if stat.S_ISREG(status.st_mode) else None
 
     def _tail(self, name: str) -> list[str] | None:
-        """The last lines; None where it is no plain file, or cannot be read."""
+        """The last lines; None if the log is no plain file, or cannot be read."""
         assert self._folder is not None
         try:
             descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -109,17 +109,17 @@ class LogTails:
             data = file.read(TAIL_BYTES)
         lines = data.decode("utf-8", "replace").splitlines()
         if status.st_size > TAIL_BYTES:
-            lines = lines[1:]  # its beginning is cut off
+            lines = lines[1:]  # the first one may be incomplete
         return [printable(capped(line, LONGEST_LINE)) for line in lines[-LINES:]]
 
 
 # ----------------------------------------------------------------------------------------------------
 
 MOST_MEASURES, DEEPEST = 200, 6
-BOUND = re.compile(r"[<>] \S{1,20}|\S{1,20} to \S{1,20}")  # of a measure whose value is not known
+BOUND = re.compile(r"[<>] \S{1,20}|\S{1,20} to \S{1,20}")  # of a measure without a value
 MOST_RESULTS = 8
 OF_DRAWN = ", of the points drawn"
-MOST_FOR_MINIMA = 257 * 257  # points whose minima are found in some hundredths of a second
+MOST_FOR_MINIMA = 257 * 257  # points: finding minima among them takes some hundredths of a second
 
 
 def run_description(reader: RunReader) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def run_description(reader: RunReader) -> dict[str, Any]:
 
 
 def measure_columns(measures: Mapping[str, Any], above: str = "", depth: int = 0) -> dict[str, float | str]:
-    """The numbers of `measures.json`, and bounds of such, by the names that lead to them; at most `MOST_MEASURES`."""
+    """The numbers and bounds in `measures.json`, by their paths of names; at most `MOST_MEASURES`."""
     columns: dict[str, float | str] = {}
     for name, value in measures.items():
         path = f"{above} {name}".strip()
@@ -176,7 +176,7 @@ def measure_columns(measures: Mapping[str, Any], above: str = "", depth: int = 0
 
 
 def state_facts(reader: RunReader, alive: bool) -> dict[str, Any]:
-    """How far each landscape of a run is, as of the last look: the data of the event `state`."""
+    """The progress of each landscape of a run, as of the last look: the data of the event `state`."""
     landscapes = []
     for name in reader.names():
         try:
@@ -189,7 +189,7 @@ def state_facts(reader: RunReader, alive: bool) -> dict[str, Any]:
 
 
 def training_facts(rows: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, list[Row]]:
-    """What the history has: its columns of numbers and what its rows count, None where there is none; the last values.
+    """The history's columns of numbers and the unit of its rows (None without a history), and the last values.
 
     The learning rate is no result: its last value is left out.
     """
@@ -217,7 +217,7 @@ def landscape_description(reader: RunReader, name: str) -> dict[str, Any]:
 
 
 def live_facts(view: View, alive: bool) -> dict[str, Any]:
-    """What changes of a landscape while it is computed."""
+    """The facts about a landscape that change while it is computed."""
     record, progress = view.record, view.record.progress
     path = (0, 0, 0, 0) if view.surface.path is None else count_statuses(view.surface.path.status)
     counts = [points + 2 * snapshots for points, snapshots in zip(view.counts, path, strict=True)]
@@ -244,7 +244,7 @@ def live_facts(view: View, alive: bool) -> dict[str, Any]:
 
 
 def full_facts(view: View) -> dict[str, Any]:
-    """What stays of a landscape, and the tables beside its figures."""
+    """The constant facts about a landscape, and the tables beside its figures."""
     surface, job = view.surface, view.record.job
     facts = {
         "axes": [
@@ -275,13 +275,13 @@ def full_facts(view: View) -> dict[str, Any]:
 
 
 def checks_facts(view: View) -> dict[str, Any] | None:
-    """What the checks of a landscape found, a line each; None where it was not checked."""
+    """The findings of a landscape's checks, a line each; None if it was not checked."""
     listed = prepare_checks(view.record.checks, sum(view.counts) - view.counts[NOT_COMPUTED])
     return None if listed is None else asdict(listed)
 
 
 def job_text(job: Mapping[str, Any]) -> str:
-    """The job that began a landscape, as a job file has it; what was left to its default is left out."""
+    """The job that began a landscape, as a job file, without default values."""
     landscapes = [
         {key: value for key, value in landscape.items() if value is not None}
         for landscape in job.get("landscapes") or () if isinstance(landscape, Mapping)
@@ -291,20 +291,20 @@ def job_text(job: Mapping[str, Any]) -> str:
 
 
 def landscape_table(view: View) -> list[list[str]]:
-    """The table of a landscape; its size and state are those of all points, also where some of them are drawn."""
+    """The table of a landscape; its size and state count all points, even if only some are drawn."""
     whole = {} if view.picks is None else {"resolution": whole_size(view), "state": state_in_words(view)}
     return [[name, whole.get(name, value)] for name, value in as_pairs(landscape_rows(view.surface))]
 
 
 def topology_table(view: View) -> list[list[str]]:
-    """The minima of the loss; nothing of a landscape that is so large that finding them would hold up the page."""
+    """The minima of the loss; empty for a landscape so large that finding them would delay the page."""
     surface = view.surface
     known = view.picks is None and surface.status.size <= MOST_FOR_MINIMA and "loss" in surface.observables
     return as_pairs(topology_rows(surface)) if known else []
 
 
 def observable_table(view: View, observable: str) -> list[list[str]]:
-    """The table of an observable; where not all points are drawn it says which numbers are of those that are."""
+    """The table of an observable; if not all points are drawn, it says which numbers are of the drawn ones."""
     rows = as_pairs(observable_rows(view.surface, observable))
     if view.picks is None:
         return rows
@@ -314,18 +314,18 @@ def observable_table(view: View, observable: str) -> list[list[str]]:
 
 
 def _lowest(view: View) -> str:
-    """The lowest loss of all points, and where it is."""
+    """The lowest loss of all points, and its place."""
     places = ", ".join(f"{axis.name} {number_text(view.lowest[axis.name], 3)}" for axis in view.surface.axes)
     return f"{number_text(view.lowest['loss'])} at {places}"
 
 
 def as_pairs(rows: list[Row]) -> list[list[str]]:
-    """Rows of a table as JSON has them."""
+    """Rows of a table for JSON."""
     return [[name, value] for name, value in rows]
 
 
 def path_facts(path: ProjectedPath | None) -> dict[str, Any] | None:
-    """A path of a landscape, or all of them together, in numbers; None where it has none."""
+    """A path of a landscape, or all its paths joined, in numbers; None if it has none."""
     if path is None:
         return None
     return {
@@ -340,7 +340,7 @@ def path_facts(path: ProjectedPath | None) -> dict[str, Any] | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The points that a figure shows, as a table in CSV.
+# The drawn points of a figure as CSV.
 
 
 def csv_answer(run: RunReader, query: FigureQuery) -> Answer:

@@ -1,4 +1,4 @@
-"""Figures of one landscape or several, and what stands beside them: from a question to plotly's JSON."""
+"""Figures, comparisons, thumbnails and histories: from a query to prepared values, and from these to plotly's JSON."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ from landscape.views.prepare.history import TrainingRecord, prepare_histories
 from landscape.views.prepare.scale import choose_scale, count_statuses, drawn_values, point_states
 from landscape.views.prepare.words import resolution, state_text, state_words
 
-ALL = 1 << 30  # points per axis: what is drawn was picked before
+ALL = 1 << 30  # points per axis: the points to draw were picked before
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a figure shows, ready to draw, and the landscape that it is of."""
+    """The data of a figure, ready to draw, and its landscape."""
 
     view: View
     kind: str
@@ -61,7 +61,7 @@ class Prepared:
 
 
 def observables_of(run: RunReader, query: FigureQuery) -> tuple[str, ...]:
-    """The observables that a figure needs: over one axis the loss brings others along, a caption tells of the loss.
+    """The observables that a figure needs: over one axis also those beside the loss; the loss for the caption.
 
     Raises:
         JobError: the landscape has no such observable.
@@ -73,11 +73,11 @@ def observables_of(run: RunReader, query: FigureQuery) -> tuple[str, ...]:
 
 
 def prepare_view(run: RunReader, query: FigureQuery) -> Prepared:
-    """The values of the figure that is asked for.
+    """The values of the requested figure.
 
     Raises:
         JobError: the landscape has no such observable or kind, or an option is impossible.
-        NotFoundError: there is no such landscape; GoneError where it was removed.
+        NotFoundError: there is no such landscape; GoneError if it was removed.
         LandscapeError: it cannot be read.
     """
     view = run.view(query.landscape, observables_of(run, query), query.most)
@@ -88,7 +88,7 @@ def prepare_view(run: RunReader, query: FigureQuery) -> Prepared:
 
 
 def whole_caption(view: View, data: FigureData) -> tuple[str, ...]:
-    """The caption with the size and the state of the whole landscape, where not all of its points are drawn."""
+    """The caption with the size and the state of the whole landscape, if not all its points are drawn."""
     caption = (*data.caption, *hidden_levels(view))
     if view.picks is None:
         return caption
@@ -99,7 +99,7 @@ def whole_caption(view: View, data: FigureData) -> tuple[str, ...]:
 
 
 def hidden_levels(view: View) -> list[str]:
-    """What the caption says of levels that are not drawn, as they have too many points for a page."""
+    """The caption's note on levels that are not drawn, as they have too many points for a page."""
     count = view.hidden_levels
     which = "The finest level is" if count == 1 else f"The {count} finest levels are"
     return [f"{which} not drawn on this page; exports have all levels"] if count else []
@@ -154,14 +154,14 @@ def figure_answer(run: RunReader, query: FigureQuery) -> Answer:
 
 
 def with_figure(head: Mapping[str, Any], figure: Any) -> str:
-    """The JSON of these fields and of a figure, as plotly writes it, but for its template, which the page has."""
+    """The JSON of these fields and of a figure as plotly writes it, without the template, which the page has."""
     figure.layout.template = None
     text = json.dumps(finite(head), allow_nan=False, ensure_ascii=False)
     return f'{text[:-1]},"figure":{figure.to_json(validate=False)}}}'
 
 
 # ----------------------------------------------------------------------------------------------------
-# What all figures of the page have in common: templates, colour scales, kinds of drawings, plotly's settings.
+# The common parts of all figures of the page: templates, colour scales, kinds of drawings, plotly's settings.
 
 
 def looks() -> dict[str, Any]:
@@ -209,17 +209,17 @@ def thumbnail_answer(run: RunReader, asked: ThumbnailQuery) -> Answer:
 
 
 def no_thumbnail(reason: str) -> Answer:
-    """The answer of `api/thumbnail` for a landscape that cannot be read: one point that is missing, and why."""
+    """The answer of `api/thumbnail` for an unreadable landscape: one missing point, and the reason."""
     levels = base64.b64encode(bytes([MISSING])).decode()
     nothing = {"width": 1, "height": 1, "levels": levels, "low": None, "high": None, "log": False}
     return pack_json(nothing | {"problem": reason})
 
 
 def thumbnail(surface: Surface, observable: str) -> dict[str, Any]:
-    """The picture of an observable: rows from the lowest coordinate on; of three axes the middle plane of the third.
+    """The picture of an observable: rows from the lowest coordinate; for three axes the middle plane of the third.
 
     Returns:
-        `levels`, one byte per pixel, 0 to 250 for the drawn scale, or a code of a point that is missing.
+        `levels`, one byte per pixel: 0 to 250 for the drawn scale, or a code for a missing point.
     """
     log, values, status = suggests_log(surface, observable), surface[observable], surface.status
     if values.ndim == 3:
@@ -266,7 +266,7 @@ def history_answer(runs: Sequence[RunReader], asked: HistoryQuery) -> Answer:
 
 
 def history_stamp(runs: Sequence[RunReader]) -> object:
-    """What differs between two histories of these runs and the paths beside them; None where one is in an object store.
+    """A value that differs between two histories of these runs with their paths; None for a run in an object store.
 
     Raises:
         GoneError: a run is not there any more.
@@ -283,10 +283,10 @@ def history_stamp(runs: Sequence[RunReader]) -> object:
 
 
 def training_record(run: RunReader, named: bool) -> TrainingRecord:
-    """What a run recorded while it was trained, and the paths of its landscapes.
+    """The training records of a run, and the paths of its landscapes.
 
     Args:
-        named: give its name to its curves, as there are several runs.
+        named: label the curves with the run's name, as there are several runs.
     """
     run.refuse_gone()
     opened = Run(run.found.path)
@@ -296,13 +296,13 @@ def training_record(run: RunReader, named: bool) -> TrainingRecord:
 
 
 def own_paths(run: RunReader) -> dict[str, ProjectedPath]:
-    """The paths of the run itself on its landscapes, by their names; a landscape that cannot be read has none."""
+    """The paths of the run itself on its landscapes, by landscape; an unreadable landscape has none."""
     paths: dict[str, ProjectedPath] = {}
     for name in run.names():
         try:
             path = run.view(name).surface.path
         except (LandscapeError, OSError):
-            continue  # which `api/run` tells
+            continue  # `api/run` reports it
         own = None if path is None else path.of_own_run
         if own is not None and len(own.step):
             paths[name] = own

@@ -1,4 +1,4 @@
-"""What the addresses of the page ask for: every parameter is parsed once, by one table, and trusted from then on."""
+"""The queries in the page's addresses: every parameter is parsed once, by one table, and trusted from then on."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from landscape.views.prepare.history import UNITS
 T = TypeVar("T")
 
 LONGEST_QUERY = 16_384  # characters
-MOST_ITEMS = 64  # landscapes or runs of one question
+MOST_ITEMS = 64  # landscapes or runs of one query
 MOST_LEVELS = 500
 MOST_POINTS = 100_000  # per axis
 MOST_ACROSS, MOST_ALONG = 128, 2048  # points of a patch along each axis: of several, and of one
-DIGITS = 12  # significant ones of the ends of a box
+DIGITS = 12  # significant digits of the ends of a box
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,4})?")
 
 
 class AddressQuery:
-    """The parameters of one address; asking for one marks it as known, so that the others can be refused."""
+    """The parameters of one address; reading a parameter marks it as known, so that the others can be refused."""
 
     def __init__(self, pairs: Sequence[tuple[str, str]]) -> None:
         self._values: dict[str, list[str]] = {}
@@ -34,7 +34,7 @@ class AddressQuery:
         self._known: set[str] = set()
 
     def all(self, name: str) -> tuple[str, ...]:
-        """Every value of a parameter that may be repeated, in order.
+        """All values of a repeatable parameter, in order.
 
         Raises:
             JobError: there are more than `MOST_ITEMS`.
@@ -46,7 +46,7 @@ class AddressQuery:
         return tuple(values)
 
     def text(self, name: str, default: str = "") -> str:
-        """The value of a parameter; `default` where it is absent or empty.
+        """The value of a parameter; `default` if it is absent or empty.
 
         Raises:
             JobError: it is given twice.
@@ -57,19 +57,19 @@ class AddressQuery:
         return values[0] if values and values[0] else default
 
     def needed(self, name: str, what: str) -> str:
-        """The value of a parameter that must be there; `what` it is, for the message."""
+        """The value of a required parameter; `what` describes it in the message."""
         value = self.text(name)
         if not value:
             raise JobError(f"{name}: must name {what}")
         return value
 
     def number(self, name: str) -> float | None:
-        """A finite number; None where it is absent."""
+        """A finite number; None if it is absent."""
         text = self.text(name)
         return as_number(name, text) if text else None
 
     def count(self, name: str, least: int, most: int) -> int | None:
-        """A whole number from `least` to `most`; None where it is absent."""
+        """A whole number from `least` to `most`; None if it is absent."""
         text = self.text(name)
         if not text:
             return None
@@ -82,32 +82,28 @@ class AddressQuery:
         return self.choice(name, ("0", "1"), default) == "1"
 
     def choice(self, name: str, known: Collection[str], default: str) -> str:
-        """One of the names that are known."""
+        """One of the known names."""
         value = self.text(name, default)
         if value not in known:
             raise JobError(f"{name}: unknown {quoted(value)}; {nearest(value, known)}")
         return value
 
     def named(self, name: str, known: Collection[str]) -> str | None:
-        """One of the names that are known; None where it is absent."""
+        """One of the known names; None if it is absent."""
         return self.choice(name, known, "") if self.text(name) else None
 
     def refuse_others(self) -> None:
-        """Refuse the parameters that nothing has asked for.
-
-        Raises:
-            JobError: names one of them.
-        """
+        """Raises JobError for a parameter that was never read."""
         others = [name for name in self._values if name not in self._known]
         if others:
             raise JobError(f"{quoted(others[0])} is no parameter here; {nearest(others[0], sorted(self._known))}")
 
 
 def as_number(name: str, text: str) -> float:
-    """A finite number as it is written in an address.
+    """A finite number in an address.
 
     Raises:
-        JobError: it is none; the message names the parameter.
+        JobError: the text is no finite number; the message names the parameter.
     """
     if len(text) <= 40 and NUMBER.fullmatch(text) and math.isfinite(float(text)):
         return float(text)
@@ -116,19 +112,19 @@ def as_number(name: str, text: str) -> float:
 
 @dataclass(frozen=True)
 class Item:
-    """One landscape of one run, as the comparison names it: `ID|LANDSCAPE`."""
+    """One landscape of one run in a comparison: `ID|LANDSCAPE`."""
 
     run: str
     landscape: str
 
     @property
     def text(self) -> str:
-        """As it stands in an address."""
+        """Its form in an address."""
         return f"{self.run}|{self.landscape}"
 
 
 def items_of(query: AddressQuery) -> tuple[Item, ...]:
-    """The landscapes that are to be compared, each once, in the order of the address.
+    """The landscapes to compare, without repetitions, in the order of the address.
 
     Raises:
         JobError: there is none, or one is malformed.
@@ -140,7 +136,7 @@ def items_of(query: AddressQuery) -> tuple[Item, ...]:
 
 
 def _runs(query: AddressQuery) -> tuple[str, ...]:
-    """The runs whose histories are to be drawn, each once.
+    """The runs whose histories are drawn, without repetitions.
 
     Raises:
         JobError: there is none.
@@ -148,7 +144,7 @@ def _runs(query: AddressQuery) -> tuple[str, ...]:
     runs = tuple(dict.fromkeys(filter(None, query.all("run"))))
     if not runs:
         raise JobError("run: must name a run by its identifier, once or more often")
-    query.text("landscape")  # the page marks it by itself
+    query.text("landscape")  # allowed, but only the page's script uses it
     return runs
 
 
@@ -157,7 +153,7 @@ def _log(query: AddressQuery) -> bool | None:
 
 
 def _figure_spec(query: AddressQuery) -> FigureSpec:
-    """The options of a figure; what is absent is left to the values."""
+    """The options of a figure; absent ones have their defaults."""
     return FigureSpec(
         kind=query.text("kind") or None,
         **_shared_options(query),
@@ -172,7 +168,7 @@ def _figure_spec(query: AddressQuery) -> FigureSpec:
 
 
 def _comparison_spec(query: AddressQuery) -> ComparisonSpec:
-    """The options of a comparison, whose kind is checked before anybody knows which landscapes it shows."""
+    """The options of a comparison; its kind is checked before its landscapes are read."""
     return ComparisonSpec(
         kind=query.choice("kind", ("", *KIND_TABLE), "") or None,
         **_shared_options(query),
@@ -184,7 +180,7 @@ def _comparison_spec(query: AddressQuery) -> ComparisonSpec:
 
 
 def _shared_options(query: AddressQuery) -> dict[str, Any]:
-    """The options that figures of one landscape and comparisons have in common."""
+    """The common options of figures and comparisons."""
     return {
         "observable": query.text("observable", "loss"),
         "log": _log(query),
@@ -196,7 +192,7 @@ def _shared_options(query: AddressQuery) -> dict[str, Any]:
 
 
 def _coordinates(name: str) -> Callable[[AddressQuery], tuple[float, ...]]:
-    """Parses a coordinate for each axis."""
+    """A parser of a coordinate per axis."""
 
     def parse_coordinates(query: AddressQuery) -> tuple[float, ...]:
         texts = query.needed(name, "a coordinate for each axis, such as 0.5,-1").split(",")
@@ -236,11 +232,11 @@ def _box_sizes(query: AddressQuery) -> tuple[int, ...]:
 
 
 def round_end(value: float) -> float:
-    """The end of a box in so many digits as a job file has."""
+    """The end of a box, rounded to the digits of a job file."""
     return float(f"{value:.{DIGITS}g}")
 
 
-# How each field of a query is parsed; the parameter has the field's name, but where this table says otherwise.
+# The parser of each field of a query; the parameter has the field's name, unless this table says otherwise.
 PARAMETERS: Mapping[str, Callable[[AddressQuery], Any]] = {
     "run": lambda query: query.needed("run", "a run by its identifier"),
     "runs": _runs,
@@ -267,10 +263,10 @@ PARAMETERS: Mapping[str, Callable[[AddressQuery], Any]] = {
 
 
 def parse_query(query: AddressQuery, form: type[T]) -> T:
-    """What an address asks for, as a value of that dataclass.
+    """The query of an address as an instance of a dataclass.
 
     Raises:
-        JobError: a parameter is wrong, or none of the dataclass; the message names it.
+        JobError: a parameter is wrong, or is no field of the dataclass; the message names it.
     """
     parsed = {field.name: PARAMETERS[field.name](query) for field in fields(form)}  # type: ignore[arg-type]
     query.refuse_others()
@@ -278,7 +274,7 @@ def parse_query(query: AddressQuery, form: type[T]) -> T:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What each address asks for. Their fields are in the order in which they are parsed.
+# The queries. Fields are parsed in their order.
 
 
 @dataclass(frozen=True)
@@ -295,7 +291,7 @@ class RunQuery:
 
 @dataclass(frozen=True)
 class FigureQuery:
-    """A figure, or its table; `most` points per axis are drawn, None where the values decide that."""
+    """A figure, or its table; at most `most` points per axis are drawn, None for the default."""
 
     run: str
     landscape: str
@@ -314,7 +310,7 @@ class ThumbnailQuery:
 
 @dataclass(frozen=True)
 class HistoryQuery:
-    """A figure of the history of training of several runs; `unit` is '' where the runs decide."""
+    """A figure of the training history of several runs; `unit` is '' for the runs' default."""
 
     runs: tuple[str, ...]
     unit: str
@@ -340,7 +336,7 @@ class DifferencesQuery:
 
 @dataclass(frozen=True)
 class BoxQuery:
-    """A box of a landscape: [low, high] of its first axes, and points per axis, () for as many as it has."""
+    """A box of a landscape: [low, high] of its first axes, and points per axis, () for the landscape's own."""
 
     run: str
     landscape: str
@@ -359,7 +355,7 @@ class PointQuery:
 
 @dataclass(frozen=True)
 class PatchQuery:
-    """A patch of a landscape: where it begins and ends along each axis, and how many points it has there."""
+    """A patch of a landscape: its ends and its number of points along each axis."""
 
     run: str
     landscape: str
@@ -379,7 +375,7 @@ class PatchQuery:
 
 @dataclass(frozen=True)
 class EventsQuery:
-    """A stream of events: of the list where no run is named, else of a run, and of the tiles of one landscape of it."""
+    """A stream of events: of the list, or of a run if one is named, with the tiles of one of its landscapes."""
 
     followed_run: str
     followed_landscape: str

@@ -1,4 +1,4 @@
-"""An open run: its landscapes' readers, what training left there, and whether its driver lives."""
+"""An open run: the readers of its landscapes, its documents, and whether its driver is alive."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from landscape.store.runs import survey
 from landscape.store.status import FoundRun, GoneError
 
 # ----------------------------------------------------------------------------------------------------
-# One landscape as it lies on disk, read once and brought up to date by the chunks that were written since.
+# One landscape on disk, read once and then updated by the chunks that were written since.
 
-TRIES = 5  # at reading a landscape whose place another one takes meanwhile
+TRIES = 5  # to read a landscape while another one replaces it
 
 
 @dataclass(frozen=True)
 class LandscapeChange:
-    """What a look at a landscape has found.
+    """The changes of a landscape since the last look.
 
     Attributes:
-        anew: it is another landscape of the same name than at the last look, or there was none.
+        anew: whether it is a new landscape of this name.
         tiles: the chunks of the grid that were written, replaced or removed.
         otherwise: whether its document or its path has changed.
     """
@@ -43,10 +43,10 @@ class LandscapeChange:
 
 
 class LandscapeReader:
-    """Holds one landscape in memory, and keeps it up to date; several threads may use it.
+    """Holds one landscape in memory, and keeps it up to date; thread-safe.
 
-    Its methods raise GoneError where the landscape was removed, NotFoundError where there is none, StoreError where
-    the object store does not answer, and LandscapeError where its documents or coordinates cannot be read.
+    Its methods raise GoneError if the landscape was removed, NotFoundError if there is none, StoreError if the object
+    store does not answer, and LandscapeError if its documents or coordinates cannot be read.
     """
 
     def __init__(self, run: str, name: str) -> None:
@@ -56,7 +56,7 @@ class LandscapeReader:
         self._document: tuple[int, ...] | None = None
         self._content: Content | None = None
         self._news = LandscapeChange()  # since the last call of `look`
-        self.used = 0.0  # when values were last asked for
+        self.used = 0.0  # time of the last request for values
 
     @property
     def size(self) -> int:
@@ -65,10 +65,10 @@ class LandscapeReader:
         return 0 if content is None else content.size
 
     def forget(self) -> bool:
-        """Free the memory of the values, which are read again when somebody asks.
+        """Free the memory of the values, which are read again on demand.
 
         Returns:
-            Whether they are forgotten. They stay while another thread reads: an object store may keep that one waiting.
+            False if the values stay, because another thread is reading (and may be waiting for an object store).
         """
         if not self._lock.acquire(blocking=False):
             return False
@@ -80,7 +80,7 @@ class LandscapeReader:
         return True
 
     def look(self) -> LandscapeChange:
-        """Read what has changed on disk since the last call, and tell it."""
+        """Read and return the changes on disk since the last call."""
         with self._lock:
             self._refresh()
             news, self._news = self._news, LandscapeChange()
@@ -89,13 +89,13 @@ class LandscapeReader:
     def view(
         self, observables: Iterable[str] = (), alive: bool = False, most: int | None = None, *, fresh: bool = True
     ) -> View:
-        """The landscape as it is now, with the values of these observables and what is known of their errors.
+        """The current landscape, with the values of these observables and their known errors.
 
         Args:
-            observables: those that the landscape does not have are left out.
-            alive: whether the run's driver lives, which the words on the state of the landscape depend on.
+            observables: names that the landscape does not have are ignored.
+            alive: whether the run's driver is alive, for the words on the landscape's state.
             most: points per axis that are drawn at most.
-            fresh: look first what has changed; else it is as of the last look.
+            fresh: read changes first; otherwise the view is as of the last look.
         """
         with self._lock:
             content = self._refresh() if fresh or self._content is None else self._content
@@ -104,41 +104,41 @@ class LandscapeReader:
         return view if most is None else thin_view(view, most)
 
     def generation(self, alive: bool) -> str:
-        """What differs between two contents of the landscape, as it is now."""
+        """A value that differs between two contents of the landscape; reads changes first."""
         with self._lock:
             return self._refresh().generation(alive)
 
     def blocks(
         self, observable: str, tiles: Iterable[Index], alive: bool, most: int | None = None
     ) -> tuple[list[TileBlock], str]:
-        """The values of these tiles as of the last look, without those of which no point is drawn; the generation.
+        """The values of these tiles as of the last look, without tiles of which no point is drawn; the generation.
 
         Args:
-            alive: as `view` has it.
+            alive: as for `view`.
             most: points per axis that are drawn at most.
         """
         with self._lock:
             content = self._content or self._refresh()
             current, _ = self._load(content, [observable])
-            # The tiles are those of another landscape, which the next look says; or a finer grid than theirs is drawn.
+            # The tiles belong to another landscape, which the next look reports; or a finer grid is drawn.
             if current is not content or content.drawn_levels:
                 return [], current.generation(alive)
             found = [content.block(observable, index, most) for index in sorted(tiles)]
             return [block for block in found if block.states.size], content.generation(alive)
 
     def store(self) -> LandscapeStore:
-        """The landscape, opened for reading; of documents, as of the last look."""
+        """The landscape, opened for reading, with its documents as of the last look."""
         with self._lock:
             return self._current().store
 
     def _refresh(self) -> Content:
-        """Read what has changed on disk, and note it for the next `look`."""
+        """Read the changes on disk, and note them for the next `look`."""
         content = self._current()
         for _ in range(TRIES):
             tiles, on_path = content.update()
             news = self._news
             self._news = LandscapeChange(news.anew, news.tiles | tiles, news.otherwise or on_path)
-            # Chunks that were read while another landscape took the place of this one may be of either.
+            # Chunks that were read while another landscape replaced this one may belong to either.
             before, content = content, self._current() if tiles or on_path else content
             if content is before:
                 break
@@ -148,7 +148,7 @@ class LandscapeReader:
         """Read the values of these observables that are not in memory yet.
 
         Returns:
-            The content, which is another one where another landscape took the place of this one meanwhile; the arrays.
+            The content, a new one if another landscape has replaced this one meanwhile; the arrays.
         """
         for _ in range(TRIES):
             names = list(dict.fromkeys(array for name in observables for array in content.arrays_of(name)))
@@ -161,14 +161,14 @@ class LandscapeReader:
         return content, names
 
     def _current(self) -> Content:
-        """What is in memory, once the landscape's own document is read; a change of that is noted for `look`."""
+        """The content in memory, after reading the landscape's document; a change of it is noted for `look`."""
         content, anew, otherwise = self._opened()
-        # Noted at once: if the store stops answering later on, the next look must still tell it.
+        # Noted at once: the next look must report it even if the store stops answering.
         self._news = LandscapeChange(self._news.anew or anew, self._news.tiles, self._news.otherwise or otherwise)
         return content
 
     def _opened(self) -> tuple[Content, bool, bool]:
-        """What is in memory, after reading the landscape's own document where that has changed.
+        """The content in memory, after reading the landscape's document if it has changed.
 
         Returns:
             The content; whether it is that of a new landscape; whether the document has changed.
@@ -182,10 +182,10 @@ class LandscapeReader:
             if gone:
                 raise GoneError(f"landscape {quoted(self.name)} was removed meanwhile; choose another one")
             raise NotFoundError(f"landscape {quoted(self.name)} is not in this run; choose one that is")
-        # Of a landscape that is getting another name the document lies elsewhere.
+        # The document of a landscape that is being renamed lies elsewhere.
         known = stamp if store.path == self.name else None
         if self._content is None or not self._content.goes_on_as(store):
-            self._content = None  # where the new one cannot be read, the one before must not stand for it
+            self._content = None  # if the new landscape cannot be read, the old one must not replace it
             self._content = Content(self._folder, store)
             self._document = known
             return self._content, True, True
@@ -200,18 +200,18 @@ class LandscapeReader:
 T = TypeVar("T")
 
 VALUE_BYTES = 96 << 20  # of landscapes in memory
-REMOTE_SECONDS = 2.0  # for so long an object store is not asked again for what changes seldom
+REMOTE_SECONDS = 2.0  # between two requests to an object store for rarely changing facts
 
 
 @dataclass(frozen=True)
 class RunChange:
-    """What a look at a run has found.
+    """The changes of a run since the last look.
 
     Attributes:
-        changed: what has changed of each landscape.
+        changed: the changes of each landscape.
         new: landscapes that are new, or begun anew.
-        gone: landscapes that were removed, or cannot be read any more.
-        alive: whether the run's driver lives; `turned` where that was otherwise at the last look.
+        gone: landscapes that were removed, or have become unreadable.
+        alive: whether the run's driver is alive; `turned` says whether that has changed.
     """
 
     changed: dict[str, LandscapeChange]
@@ -225,7 +225,7 @@ class RunChange:
 
 
 class RunReader:
-    """Holds the landscapes of one run in memory, and keeps them up to date; several threads may use it."""
+    """Holds the landscapes of one run in memory, and keeps them up to date; thread-safe."""
 
     def __init__(self, found: FoundRun) -> None:
         self.found = found
@@ -237,7 +237,7 @@ class RunReader:
         self._surveyed: tuple[int, ...] | None = None
         self._surveyed_at = -REMOTE_SECONDS
         self._alive, self._asked_at = False, -REMOTE_SECONDS
-        self._looked: set[str] | None = None  # the landscapes that the last look has met
+        self._looked: set[str] | None = None  # the landscapes found by the last look
         self._was_alive = False
         self._remembered: dict[str, tuple[object, Any]] = {}
 
@@ -247,14 +247,14 @@ class RunReader:
         return "://" in self._folder.name
 
     def alive(self) -> bool:
-        """Whether the driver that writes the run lives."""
+        """Whether the run's driver is alive."""
         with self._lock:
             if not self.is_remote or time.monotonic() - self._asked_at > REMOTE_SECONDS:
                 self._alive, self._asked_at = driver_alive(self.found.path), time.monotonic()
             return self._alive
 
     def refuse_gone(self) -> None:
-        """Refuse to go on where the run is not there any more.
+        """Check that the run still exists.
 
         Raises:
             GoneError: it is gone.
@@ -266,25 +266,25 @@ class RunReader:
             )
 
     def stamp(self, *files: str) -> object:
-        """What differs between two contents of these files of the run; None in an object store."""
+        """A value that differs between two contents of these files of the run; None in an object store."""
         return None if self.is_remote else tuple(file_stamp(self._folder, file) for file in files)
 
     def names(self) -> tuple[str, ...]:
-        """The landscapes that can be read, in the order of the job.
+        """The readable landscapes, in the order of the job.
 
         Raises:
-            LandscapeError: they cannot be told.
+            LandscapeError: they cannot be listed.
         """
         self._survey()
         return self._names
 
     def unreadable(self) -> dict[str, str]:
-        """The landscapes that cannot be read, with the reasons."""
+        """The unreadable landscapes, with the reasons."""
         self._survey()
         return dict(self._unreadable)
 
     def lists(self, name: str) -> bool:
-        """Whether there is a landscape of that name, be it readable or not."""
+        """Whether there is a landscape of that name, readable or not."""
         self._survey()
         return name in self._names or name in self._unreadable
 
@@ -312,10 +312,10 @@ class RunReader:
             )
 
     def look(self) -> RunChange:
-        """Look what has changed since the last call.
+        """Read and return the changes since the last call.
 
         Raises:
-            GoneError: the run is not there any more.
+            GoneError: the run no longer exists.
             StoreError: the object store does not answer.
         """
         with self._lock:
@@ -337,23 +337,23 @@ class RunReader:
                     new.append(name)
                 if change:
                     changed[name] = change
-            if before is None:  # of what was there before anybody looked, nothing is new
+            if before is None:  # at the first look nothing counts as new
                 return RunChange({}, (), (), alive, True)
             return RunChange(changed, tuple(new), tuple(sorted(before - self._looked)), alive, alive != was_alive)
 
     def rest(self) -> None:
-        """Take the next look as the first one again."""
+        """Make the next look count as the first one."""
         with self._lock:
             self._looked = None
 
     def view(self, name: str, observables: tuple[str, ...] = (), most: int | None = None) -> View:
-        """A landscape as it is now; see `LandscapeReader.view`."""
+        """The current landscape; see `LandscapeReader.view`."""
         view = self.reader(name).view(observables, self.alive(), most)
         bound_memory(self.readers)
         return view
 
     def remembered(self, name: str, stamp: object, compute: Callable[[], T]) -> T:
-        """What `compute` gives, or gave the last time where the stamp is the same; None is no stamp."""
+        """The result of `compute`, or its last result if the stamp is the same; None is no stamp."""
         known = self._remembered.get(name)
         if stamp is None or known is None or known[0] != stamp:
             known = self._remembered[name] = (stamp, compute())
@@ -362,11 +362,11 @@ class RunReader:
 
     @property
     def readers(self) -> tuple[LandscapeReader, ...]:
-        """The readers of the landscapes that somebody has asked for."""
+        """The readers of the landscapes that were requested."""
         return tuple(self._readers.values())
 
     def _survey(self) -> None:
-        """Look which landscapes there are, where that may have changed."""
+        """List the landscapes, if they may have changed."""
         with self._lock:
             stamp = file_stamp(self._folder, "landscapes.zarr")
             if stamp is not None and stamp == self._surveyed:
@@ -375,7 +375,7 @@ class RunReader:
                 return
             found = survey(self._folder)
             self._names, self._unreadable = found.names, dict(found.unreadable)
-            # A driver makes a landscape file by file: as long as one is half made, it is looked at again.
+            # A driver creates a landscape file by file: an incomplete one is looked at again.
             whole = set(self._names) | set(self._unreadable)
             settled = whole >= {name for name in self._folder.folders("landscapes.zarr") if not name.startswith(".")}
             self._surveyed = stamp if settled else None
@@ -383,7 +383,7 @@ class RunReader:
 
 
 class OpenRuns:
-    """The runs that somebody has asked for. Values that nobody has asked for lately are forgotten, the oldest first."""
+    """The requested runs. The values that were not requested for longest are forgotten first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -399,13 +399,13 @@ class OpenRuns:
             return reader
 
     def close(self, run: str) -> None:
-        """Forget a run, by its identifier, that is not there any more."""
+        """Forget a run that no longer exists, by its identifier."""
         with self._lock:
             self._runs.pop(run, None)
 
 
 def bound_memory(readers: Collection[LandscapeReader]) -> None:
-    """Forget values of the landscapes that were asked for longest ago, until the others take at most `VALUE_BYTES`."""
+    """Forget the values that were not requested for longest, until the others take at most `VALUE_BYTES`."""
     total = sum(reader.size for reader in readers)
     if total <= VALUE_BYTES:
         return

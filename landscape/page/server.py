@@ -1,4 +1,4 @@
-"""The server of the page: its socket, its address with the token, and how it ends."""
+"""The server of the page: its files, its routes, its socket and address with the token, and its end."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from landscape.store.state import cause_of
 from landscape.store.status import GoneError, RunPlace
 
 # ----------------------------------------------------------------------------------------------------
-# The files that a browser loads: those of this package, by a table of their names, and plotly out of its package.
+# The files that a browser loads: those of this package, by a table of their names, and plotly from its package.
 
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -67,19 +67,19 @@ TYPES = {
     ".json": "application/json",
 }
 PLOTLY = "plotly.js"
-SMALL = 6  # the level of gzip: these files are compressed once
+SMALL = 6  # gzip's level for these files, which are compressed once
 
 
 @dataclass(frozen=True)
 class Asset:
-    """A file as it is sent; `tag` is its strong ETag."""
+    """A file as sent; `tag` is its strong ETag."""
 
     answer: Answer
     tag: str
 
 
 class Assets:
-    """The files by their names. Those of this package are read anew where they have changed; plotly is read once."""
+    """The files by name. Files of this package are read again after a change; plotly is read once."""
 
     def __init__(self) -> None:
         self._table = asset_table()
@@ -88,7 +88,7 @@ class Assets:
         self._once = Lock()
 
     def begin(self) -> None:
-        """Compress plotly, which takes a moment, before somebody asks for it."""
+        """Compress plotly, which takes a moment, before the first request."""
         self._threads.submit(self.load, PLOTLY)
 
     async def response(self, name: str, request: Request) -> Response:
@@ -109,7 +109,7 @@ class Assets:
         return Response(answer.body if packed is None else packed, headers=headers, media_type=answer.media_type)
 
     def load(self, name: str) -> Asset:
-        """The file of that name, which must be in the table."""
+        """The file of a name in the table."""
         if name != PLOTLY:
             return self._load(name)
         with self._once:
@@ -125,7 +125,7 @@ class Assets:
 
 
 def asset_table() -> Mapping[str, Traversable]:
-    """The files that may be asked for, by their names; nothing else is ever opened for a request."""
+    """The files that may be requested, by name; no other file is ever opened for a request."""
     folder = files("landscape.page").joinpath("static")
     table = {file.name: file for file in folder.iterdir() if file.is_file() and _suffix(file.name) in TYPES}
     table[PLOTLY] = files("plotly").joinpath("package_data").joinpath("plotly.min.js")
@@ -138,7 +138,7 @@ def _suffix(name: str) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The routes of the page, as an ASGI application: who may ask is decided first, then errors become sentences.
+# The routes of the page, as an ASGI application: it checks the right to ask first; errors become sentences.
 
 log = logging.getLogger("landscape.page")
 
@@ -158,7 +158,7 @@ def make_app(places: Sequence[RunPlace], guard: Guard, api: Api | None = None) -
 
     Args:
         guard: decides which requests are answered.
-        api: what answers; default: one with the usual bounds of memory.
+        api: gives the answers; default: one with the usual bounds of memory.
     """
     answers = api or Api(places)
     assets = Assets()
@@ -190,13 +190,13 @@ def make_app(places: Sequence[RunPlace], guard: Guard, api: Api | None = None) -
 
 
 class Guarded:
-    """Answers only those who may ask, and puts the security headers on every answer."""
+    """Answers only authorised requests, and adds the security headers to every answer."""
 
     def __init__(self, app: ASGIApp, guard: Guard) -> None:
         self._app, self._guard = app, guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Carry out one request, as ASGI has it."""
+        """Handle one ASGI request."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
@@ -215,7 +215,7 @@ class Guarded:
         await (self._app if refusal is None else refusal)(scope, receive, send_guarded)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """Why a request is not answered; None where it is."""
+        """The refusal of a request; None if it is allowed."""
         if not self._guard.knows_host(header_value(scope["headers"], b"host")):
             return error_response(HTTPStatus.FORBIDDEN, "this server is not known by that name; see --allow-host")
         if len(scope["query_string"]) > LONGEST_QUERY:
@@ -239,15 +239,15 @@ def pairs_of(request: Request) -> list[tuple[str, str]]:
 
 
 def pairs_in(query: bytes) -> list[tuple[str, str]]:
-    """The parameters of an address, in order; bytes that are no text are replaced."""
+    """The parameters of an address, in order; bytes that are not UTF-8 are replaced."""
     try:
         return parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=1000)
     except ValueError:
-        return [("", "")]  # which is no parameter anywhere
+        return [("", "")]  # no query has a parameter of this name
 
 
 def _answering(answer: Endpoint) -> Callable[[Request], Awaitable[Response]]:
-    """The endpoint that gives an answer, or the sentence why there is none."""
+    """The endpoint that gives an answer, or a sentence why there is none."""
 
     async def endpoint(request: Request) -> Response:
         try:
@@ -266,7 +266,7 @@ def _answering(answer: Endpoint) -> Callable[[Request], Awaitable[Response]]:
 
 
 def http_status(error: Exception) -> HTTPStatus:
-    """The HTTP status that tells the kind of an error."""
+    """The HTTP status for an error."""
     kinds = (
         (GoneError, HTTPStatus.GONE),
         (NotFoundError, HTTPStatus.NOT_FOUND),
@@ -277,12 +277,12 @@ def http_status(error: Exception) -> HTTPStatus:
 
 
 def sentence_of(error: Exception) -> str:
-    """An error as the page says it."""
+    """An error in the words of the page."""
     return few_lines(cause_of(error)) or quoted(error)
 
 
 def error_response(status: HTTPStatus, sentence: str) -> Response:
-    """The answer to a request that has none."""
+    """A response that reports an error."""
     return Response(pack_json({"error": sentence}).body, status, media_type="application/json")
 
 
@@ -292,7 +292,7 @@ async def _plain_error(request: Request, error: Exception) -> Response:
 
 
 def to_response(answer: Answer, request: Request) -> Response:
-    """An answer as the browser takes it, compressed where it can unpack that."""
+    """An answer as a response, compressed if the browser accepts that."""
     headers = {"vary": "accept-encoding"}
     if answer.file:
         headers["content-disposition"] = f"attachment; filename*=UTF-8''{quote(answer.file, errors='replace')}"
@@ -305,8 +305,8 @@ def to_response(answer: Answer, request: Request) -> Response:
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8765
 KEEP_ALIVE_SECONDS = 75
-END_SECONDS = 1  # that answers under way have when a signal has come
-STORE_SECONDS = "20"  # for which a store that does not answer is asked again, before the page says so
+END_SECONDS = 1  # for pending answers after a signal
+STORE_SECONDS = "20"  # for retries of an object store, before the page reports an error
 
 
 @dataclass(frozen=True)
@@ -319,7 +319,7 @@ class Address:
 
     @property
     def url(self) -> str:
-        """What to open, with the token; a server on all addresses is called by the name of this machine."""
+        """The URL to open, with the token; a server on all addresses has the name of this machine."""
         return f"http://{self._name}:{self.port}/?token={self.token}"
 
     @property
@@ -341,7 +341,7 @@ def serve_page(
     """Serve the page until a signal ends it.
 
     Args:
-        allow_hosts: further names under which the server may be asked, such as that of a proxy.
+        allow_hosts: further names of the server, such as that of a proxy.
         token: default: a random one.
         ready: called when the server answers.
 

@@ -1,6 +1,6 @@
-"""Questions that are handed on to a service of `landscape serve`, over HTTP, within limits of time and of size.
+"""Questions that the page forwards to a service of `landscape serve`, over HTTP, with limits of time and size.
 
-A browser never talks to the service: it would need the service's token, and the page allows it no other server.
+A browser never talks to the service: it would need the service's token, and the page's security policy forbids it.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ LONGEST_SENTENCE = 500  # characters
 
 
 class ServiceError(LandscapeError):
-    """No service answers the question; the message says why, and what helps."""
+    """No service answers the question; the message says why, and the remedy."""
 
 
 class NoServiceError(ServiceError):
-    """Nothing listens where the service was."""
+    """Nothing listens at the service's address."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Served:
     """A landscape at a service that answers for it.
 
     Attributes:
-        path: what stands before the kind of the question in its addresses.
+        path: the part of the service's addresses before the kind of the question.
     """
 
     service: Service
@@ -74,7 +74,7 @@ def list_served(run: str) -> list[str]:
 
 
 def find_services(run: str, landscape: str) -> list[Served]:
-    """The services that answer for a landscape, the latest first; of several versions of a run the last one."""
+    """The services that answer for a landscape, the latest first, each by the last version of the run."""
     place, found = open_folder(run).name, list[Served]()
     for service in services_of(run):
         versions = [version for version in service.runs if version.run == place and landscape in version.landscapes]
@@ -84,23 +84,23 @@ def find_services(run: str, landscape: str) -> list[Served]:
 
 
 def answer_of(run: str, landscape: str, kind: str, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a service answers.
+    """The answer of a service.
 
     Args:
         kind: `points`, `gradient` or `curvature`.
 
     Raises:
-        ServiceError: none answers, or the one that there is refuses.
+        ServiceError: no service answers, or the service refuses.
     """
     with contextlib.closing(_first(run, landscape, lambda served: SentRequest(served, kind, asked))) as request:
         return request.whole()
 
 
 def rows_of(run: str, landscape: str, asked: Mapping[str, Any]) -> SentRequest:
-    """The rows of a patch; whoever asks closes it.
+    """The rows of a patch; the caller closes the request.
 
     Raises:
-        ServiceError: none answers, or the one that there is refuses.
+        ServiceError: no service answers, or the service refuses.
     """
     return _first(run, landscape, lambda served: SentRequest(served, "patch", {**asked, "stream": True}))
 
@@ -121,7 +121,7 @@ class SentRequest:
 
     Raises:
         NoServiceError: nothing listens there.
-        ServiceError: the service refuses it, or says nothing in time.
+        ServiceError: the service refuses the request, or does not answer in time.
     """
 
     def __init__(self, served: Served, kind: str, asked: Mapping[str, Any]) -> None:
@@ -150,7 +150,7 @@ class SentRequest:
         """The answer as one document.
 
         Raises:
-            ServiceError: it does not come, or is none.
+            ServiceError: it does not arrive, or is no JSON object.
         """
         with _connection_errors():
             return _document(self._answer.read(LARGEST_ANSWER + 1), LARGEST_ANSWER)
@@ -159,11 +159,11 @@ class SentRequest:
         """The next row of an answer that comes in rows.
 
         Raises:
-            ServiceError: it does not come, or the service says why there are no more.
+            ServiceError: it does not arrive, or the service reports why there are no more.
         """
         with _connection_errors():
             line = self._answer.readline(LONGEST_LINE + 1)
-            if not line:  # also where the connection has ended: Python takes that for the end of the answer
+            if not line:  # also after a broken connection, which Python treats as the end of the answer
                 raise EOFError
             row = _document(line, LONGEST_LINE)
         if "error" in row:
@@ -171,14 +171,14 @@ class SentRequest:
         return row
 
     def close(self) -> None:
-        """End the connection, by which the service stops computing; another thread that reads from it gets no more."""
+        """Close the connection: the service stops computing, and another thread that reads gets nothing more."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
         self._connection.close()
 
     def _refusal(self) -> str:
-        """Why the service does not answer, in one sentence."""
+        """The service's refusal in one sentence."""
         answer = self._answer
         if answer.status == HTTPStatus.UNAUTHORIZED:
             return "the service does not take the token that it has noted; start it again"
@@ -193,11 +193,7 @@ class SentRequest:
 
 @contextlib.contextmanager
 def _connection_errors() -> Iterator[None]:
-    """Turn what goes wrong with a connection in the block into a sentence.
-
-    Raises:
-        ServiceError: it has gone wrong.
-    """
+    """Within the block errors of the connection become a `ServiceError` with a sentence."""
     try:
         yield
     except TimeoutError:
@@ -210,7 +206,7 @@ def _document(content: bytes, most: int) -> Mapping[str, Any]:
     """The JSON object of an answer.
 
     Raises:
-        ServiceError: it is none.
+        ServiceError: the answer is no JSON object.
     """
     try:
         found = json.loads(content) if len(content) <= most else None
@@ -226,9 +222,9 @@ def _sentence(document: Mapping[str, Any]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The exact values of a point, and the slopes of the loss there, as the page shows them; a service computes them.
+# The exact values of a point, and the slopes of the loss there, computed by a service.
 
-ROUNDING = 1e-6  # of a step: a coordinate as near to that of the grid as this is the grid's own
+ROUNDING = 1e-6  # of a step: a coordinate this close to the grid's is the grid's own
 
 
 def exact_answer(run: RunReader, asked: PointQuery) -> dict[str, Any]:
@@ -276,7 +272,7 @@ def slopes_answer(run: RunReader, asked: PointQuery) -> dict[str, Any]:
 
 
 def snap_to_grid(store: LandscapeStore, at: Sequence[float]) -> list[float]:
-    """A point whose coordinates are exactly those of the grid where they differ from them by rounding alone.
+    """The point, with coordinates that differ from the grid's by rounding replaced by the grid's.
 
     Raises:
         JobError: the landscape has more or fewer axes.
@@ -295,7 +291,7 @@ def snap_to_grid(store: LandscapeStore, at: Sequence[float]) -> list[float]:
 
 
 def _columns(found: Mapping[str, Any]) -> dict[str, list[float]]:
-    """The values that a service answers, [P] each, the derived ones too; NaN where there is none."""
+    """The values in a service's answer, [P] each, including derived ones; NaN if missing."""
     return {str(name): [_number(value) for value in column] for name, column in found["values"].items()}
 
 
@@ -306,11 +302,7 @@ def _number(value: Any) -> float:
 
 @contextmanager
 def reading_answer() -> Iterator[None]:
-    """Refuse an answer, read in the block, that has not the form of this version.
-
-    Raises:
-        ServiceError: it has another form.
-    """
+    """Within the block an answer in another version's form becomes a `ServiceError`."""
     try:
         yield
     except (KeyError, IndexError, TypeError, ValueError):
@@ -318,16 +310,16 @@ def reading_answer() -> Iterator[None]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A patch of a landscape at a fine resolution, which a service computes row by row while the page draws it.
+# A patch of a landscape at a fine resolution: a service computes it row by row while the page draws it.
 
 T = TypeVar("T")
 InThread = Callable[[Callable[[], T]], Awaitable[T]]
 
-WIDEST_PASS = 8  # rows between two of the first pass
+WIDEST_PASS = 8  # distance of two rows of the first pass
 
 
 def passes(count: int) -> Iterator[range]:
-    """The rows of a patch in the order in which they are asked for: evenly spread ones first, then those between.
+    """The rows of a patch in the order of the requests: evenly spread ones first, then those between.
 
     >>> [list(rows) for rows in passes(9)]
     [[0, 4, 8], [2, 6], [1, 3, 5, 7]]
@@ -342,10 +334,10 @@ def passes(count: int) -> Iterator[range]:
 
 
 class PatchStream:
-    """A patch that is computed row by row while it is sent; of one axis the rows are parts of the line.
+    """A patch that is computed row by row while it is sent; for one axis, rows are parts of the line.
 
     Args:
-        in_thread: where the service is waited for.
+        in_thread: runs a function that waits for the service in a thread.
     """
 
     def __init__(self, run: RunReader, asked: PatchQuery, in_thread: InThread[Any]) -> None:
@@ -357,17 +349,17 @@ class PatchStream:
         self.coordinates = [
             np.array([low]) if size == 1 else axis_coordinates(size, low, high) + 0.0 for size, low, high in ends
         ]
-        self._across = min(1, len(asked.shape) - 1)  # the axis along which rows follow one another
+        self._across = min(1, len(asked.shape) - 1)  # the axis across the rows
         self._passes = list(passes(asked.shape[self._across]))
         along = self.coordinates[self._across]
         for rows in self._passes:
-            if len(rows) > 1:  # the service divides each pass evenly: the last bits are its own
+            if len(rows) > 1:  # the service computes the even steps of each pass, including their last bits
                 along[rows] = axis_coordinates(len(rows), along[rows[0]], along[rows[-1]]) + 0.0
         self._request: SentRequest | None = None
         self._closed = False
 
     async def begin(self) -> None:
-        """Ask for the first rows.
+        """Request the first rows.
 
         Raises:
             ServiceError: no service answers.
@@ -375,10 +367,10 @@ class PatchStream:
         await self._in_thread(partial(self._ask, self._passes[0]))
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """The lines of the answer: the coordinates, then the rows as they come; where it breaks off the last says why.
+        """The lines of the answer: the coordinates, then the rows as they arrive; after an error the last says why.
 
-        A row has its `index` along the rows, for one axis those of its points; its `values` by name; the `status` of
-        each point; and how many of them were `computed` for it.
+        A row has its `index` (for one axis the indices of its points), its `values` by name, the `status` of each
+        point, and how many points were `computed` for it.
         """
         yield _line({"coordinates": [values.tolist() for values in self.coordinates]})
         try:
@@ -391,7 +383,7 @@ class PatchStream:
             yield _line({"error": cause_of(error)})
 
     def close(self) -> None:
-        """Ask for no more."""
+        """Stop requesting rows."""
         self._closed = True
         if self._request is not None:
             self._request.close()
@@ -406,7 +398,7 @@ class PatchStream:
         self._request = rows_of(
             self._run.found.path, self._asked.landscape, {"low": low, "high": high, "shape": shape, "rise": True}
         )
-        if self._closed:  # meanwhile, by whom the patch was for
+        if self._closed:  # meanwhile, by the client
             self._request.close()
 
     def _next(self, rows: range) -> dict[str, Any]:
@@ -420,14 +412,14 @@ class PatchStream:
 
 
 class PatchResponse(StreamingResponse):
-    """The answer that is a stream of rows. When it ends, whoever ends it, no more are computed."""
+    """A streaming response of rows. When it ends for any reason, the computation stops."""
 
     def __init__(self, patch: PatchStream) -> None:
         super().__init__(patch.lines(), media_type="application/x-ndjson", headers={"x-accel-buffering": "no"})
         self._patch = patch
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the rows, as ASGI has it."""
+        """Send the rows by ASGI."""
         try:
             await super().__call__(scope, receive, send)
         finally:

@@ -1,6 +1,6 @@
-// The state of the page as the fragment of its address: a link shows somebody else the same picture.
+// The state of the page as the fragment of its address: a link shows another user the same picture.
 
-/** The view and its parameters, as the address names them; lists only for names in `LISTS`. */
+/** The view and its parameters in the address; lists only for names in `LISTS`. */
 const LISTS = new Set(["item"]);
 const MOST = 16_000; // characters: longer fragments are not ours, and the server takes no longer questions
 
@@ -16,7 +16,7 @@ export function read(fragment = location.hash) {
   return { view, state };
 }
 
-/** What stands behind the path of an address: "?" and a query, whose lists repeat their name; what is empty is left out. */
+/** "?" and the query of an address; lists repeat their name, empty values are left out. */
 export function search(parameters) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(parameters))
@@ -40,7 +40,7 @@ export function go(view, state = {}) {
   location.hash = link(view, state);
 }
 
-/** A number of the state within its limits; the default where it is none. */
+/** A number of the state, clamped to its limits; the default if it is no number. */
 export function numeric(text, low, high, otherwise) {
   if (text === undefined || text === null || text === "") return otherwise;
   const value = Number(text);

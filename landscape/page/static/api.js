@@ -1,4 +1,4 @@
-// What the server says. Every failure becomes an Error whose message is a sentence for the place where the answer would be.
+// Requests to the server. Every failure becomes an Error; its message is a sentence to show in place of the answer.
 import { search } from "./address.js";
 import { WORDS } from "./words.js";
 
@@ -24,7 +24,7 @@ export async function ask(route, parameters = {}, signal) {
   throw failure;
 }
 
-/** The lines of an answer, each a value in JSON, as they come. */
+/** The lines of an answer as they arrive, each a JSON value. */
 export async function* askLines(route, parameters, signal) {
   const failed = error => { throw error.name === "AbortError" ? error : new Error(WORDS.unreachable); };
   const answer = await fetch(address(route, parameters), { signal, credentials: "same-origin" }).catch(failed);
@@ -41,7 +41,7 @@ export async function* askLines(route, parameters, signal) {
 }
 
 const names = new Map();
-/** The name of a run by its id, as far as an answer has told it. */
+/** The name of a run by its id, if an answer has contained it. */
 export function nameOf(id) {
   return names.get(id) || id;
 }
@@ -53,7 +53,7 @@ function remember(body) {
 }
 
 let looks = null;
-/** Templates, colour scales, kinds and settings of figures; asked once. */
+/** Templates, colour scales, kinds and settings of figures; requested once. */
 export function getLooks() {
   looks ??= ask("looks").catch(error => { looks = null; throw error; });
   return looks;
@@ -61,13 +61,13 @@ export function getLooks() {
 
 const PLOTLY = "static/plotly.js";
 
-/** Has the browser load plotly; where a figure is awaited, before all else that is not needed at once. */
+/** Starts loading plotly; if a figure is awaited, with high priority. */
 export function loadPlotly(soon) {
   document.head.append(Object.assign(document.createElement("link"), { rel: soon ? "preload" : "prefetch", as: "script", href: PLOTLY }));
 }
 
 let plotly = null;
-/** Plotly, which runs for a moment when it is first asked for. */
+/** Plotly, which takes a moment to start at the first call. */
 export function getPlotly() {
   plotly ??= new Promise((resolve, reject) => {
     const script = Object.assign(document.createElement("script"), { src: PLOTLY });
@@ -80,7 +80,7 @@ export function getPlotly() {
 
 const KINDS = { f4: Float32Array, f8: Float64Array, u1: Uint8Array, i1: Int8Array, u2: Uint16Array, i2: Int16Array, u4: Uint32Array, i4: Int32Array };
 
-/** The numbers of an array as plotly sends it, flat: {dtype, bdata, shape} or nested lists. */
+/** The numbers of an array in plotly's form ({dtype, bdata, shape} or nested lists), flat. */
 export function numbers(array) {
   if (!array || !array.bdata) return { values: Float64Array.from((array || []).flat(Infinity), value => value ?? NaN), shape: shapeOf(array) };
   const values = new KINDS[array.dtype](bytesOf(array.bdata).buffer);

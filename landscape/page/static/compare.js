@@ -1,4 +1,4 @@
-// Landscapes of any runs beside one another, over one another, or as differences; and what differs between their jobs.
+// Landscapes of any runs side by side, overlaid, or as differences; and the differences between their jobs.
 import { keep, link, oneOf } from "./address.js";
 import { ask, getLooks, nameOf } from "./api.js";
 import { choice, el, fill, labelled, perFrame, settled } from "./dom.js";
@@ -17,7 +17,7 @@ export class ComparePage {
     this.state = { mode: "tiled", ...state };
     this.items = [...new Set(state.item || [])];
     this.views = [];
-    this.scenes = []; // views that show a 3-D scene, the one used last at the end
+    this.scenes = []; // views that show a 3-D scene, the last used one at the end
     this.closers = [];
   }
 
@@ -29,7 +29,7 @@ export class ComparePage {
     this.tiles = el("div", { class: "tiles" });
     this.table = el("section", { class: "differences" });
     fill(this.place, el("div", { class: "title" }, el("h1", {}, WORDS.compareTitle(this.items.length))), this.chips, this.tools, this.notes, this.tiles, this.table);
-    // An image has the theme and the size of the drawing that it was made of.
+    // An image keeps the theme and the size of its drawing.
     const again = () => (this.views.some(view => view.image) ? this.draw() : this.views.forEach(view => view.again()));
     this.closers.push(onTheme(again));
     const resized = settled(() => { if (innerWidth !== this.width) { this.width = innerWidth; again(); } }, 150);
@@ -95,7 +95,7 @@ export class ComparePage {
     this.read();
   }
 
-  /** What is compared: its axes decide which views there are. */
+  /** The compared landscapes; their axes decide which views there are. */
   async read() {
     if (this.items.length < 2) {
       this.drop();
@@ -104,7 +104,7 @@ export class ComparePage {
       return;
     }
     const items = this.items, answers = await Promise.all([...new Set(this.items.map(item => split(item)[0]))].map(run => ask("run", { run }).catch(error => ({ id: run, error }))));
-    if (this.closed || items !== this.items) return; // another one was added or removed meanwhile
+    if (this.closed || items !== this.items) return; // a landscape was added or removed meanwhile
     this.runs = new Map(answers.map(run => [run.id, run]));
     const landscapes = this.items.map(item => { const [run, name] = split(item); return this.runs.get(run)?.landscapes?.find(one => one.name === name); }).filter(Boolean);
     this.axes = landscapes[0]?.axes.length || 2;
@@ -156,7 +156,7 @@ export class ComparePage {
       this.tiles.dataset.count = String(Math.min(3, answer.figures.length));
       for (const figure of answer.figures) {
         await this.tile(figure);
-        if (asking.signal.aborted || this.closed) return; // another comparison was asked for while this one was drawn
+        if (asking.signal.aborted || this.closed) return; // another comparison was requested while this one was drawn
       }
     } catch (error) {
       if (error.name === "AbortError" || asking.signal.aborted || this.closed) return;
@@ -202,7 +202,7 @@ export class ComparePage {
     }
   }
 
-  /** A cross over another figure at the same coordinates; an element of the page, so that plotly draws nothing again. */
+  /** A cross over another figure at the same coordinates; an element of the page, so plotly redraws nothing. */
   cursor(view, point) {
     const layout = view.plot._fullLayout;
     view.cross ??= view.place.appendChild(el("span", { class: "cross", "aria-hidden": "true" }));
@@ -214,7 +214,7 @@ export class ComparePage {
     view.cross.style.top = `${view.plot.offsetTop + layout.yaxis._offset + y}px`;
   }
 
-  /** Keeps the number of 3-D scenes low: the one that was used longest ago becomes an image. */
+  /** Keeps the number of 3-D scenes low: the least recently used one becomes an image. */
   async admit(view) {
     this.scenes = [...this.scenes.filter(one => one !== view), view];
     if (this.scenes.length <= MOST_SCENES) return;

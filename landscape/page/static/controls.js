@@ -1,4 +1,4 @@
-// The controls of one landscape's picture. Each writes one part of the state; the page draws what changed.
+// The controls of one landscape's picture. Each writes one part of the state; the page redraws what has changed.
 import { choice, el, fill, labelled } from "./dom.js";
 import { CAMERA, LIGHT, lookOf } from "./look.js";
 import { WORDS } from "./words.js";
@@ -13,7 +13,7 @@ export function controls(page) {
       scaleChoice(page),
       ["curve", "barcode"].includes(state.kind) ? null : labelled(WORDS.colours, colourMaps(looks, state, page)),
       ["contour", "topographic", "surface"].includes(state.kind) ? lines(page) : null,
-      state.kind === "barcode" ? null : [ // which shows lengths in place of values
+      state.kind === "barcode" ? null : [ // a barcode shows lengths in place of values
         range(page, "zmax", WORDS.clip), range(page, "zmin", WORDS.clipLow), percentile(page),
         check(WORDS.uncertainty, state.uncertainty === "1", on => page.set({ uncertainty: on ? "1" : undefined })),
         check(WORDS.extrema, state.extrema === "1", on => page.set({ extrema: on ? "1" : undefined })),
@@ -22,7 +22,7 @@ export function controls(page) {
     ]),
     landscape.paths?.length ? group(WORDS.pathGroup, [
       check(WORDS.path, look.path, on => page.set({ path: on ? undefined : "0" })),
-      landscape.paths.some(path => path.label) ? null // whose colours tell the runs apart
+      landscape.paths.some(path => path.label) ? null // with several runs, colours tell the runs apart
         : labelled(WORDS.pathColour, el("input", { type: "color", value: look.pathColour, oninput: event => page.set({ pathcolour: event.target.value }) })),
       slider(WORDS.pathWidth, 0.5, 10, 0.5, look.pathWidth, value => page.set({ pathwidth: value })),
     ]) : null,
@@ -73,7 +73,7 @@ function range(page, name, words) {
   return labelled(words, input);
 }
 
-/** The share of the values that is drawn: what is higher is cut off, as by the highest value, which goes before. */
+/** The share of the values that is drawn: higher ones are cut off. The option for the highest value takes precedence. */
 function percentile(page) {
   const set = event => page.set({ clip: event.target.value || undefined, zmax: undefined }, { controls: "zmax" in page.state });
   return labelled(WORDS.percentile, el("input", { type: "number", min: 50, max: 100, step: "any", value: page.state.clip || "", placeholder: WORDS.automatic, onchange: set }));

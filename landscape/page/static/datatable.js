@@ -1,11 +1,11 @@
-// What a figure shows, as a table for screen readers and for reading off: made when it is opened.
+// The values of a figure as a table, for screen readers and for reading numbers; made when it is opened.
 import { el, fill } from "./dom.js";
 import { WORDS } from "./words.js";
 import { valueAt } from "./sections.js";
 
 const MOST = 41; // rows and columns; larger grids are thinned, and the CSV has them all
 
-/** @param readField, observable, csv functions, asked when the table is opened. */
+/** @param readField, observable, csv functions, called when the table is opened. */
 export function dataTable(readField, axes, observable, csv) {
   const place = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": WORDS.dataTable });
   const details = el("details", {}, el("summary", {}, WORDS.dataTable), place);

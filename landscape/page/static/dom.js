@@ -1,4 +1,4 @@
-// Making elements. Text is always set as text, so nothing that a run's files say is read as HTML.
+// Making elements. Text is always set as text, so nothing in a run's files is parsed as HTML.
 
 /** An element: attributes by name, `on…` as listeners, booleans as present or absent; strings and nodes as children. */
 export function el(tag, attributes = {}, ...children) {
@@ -14,7 +14,7 @@ export function el(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** Replaces what an element holds. */
+/** Replaces the children of an element. */
 export function fill(element, ...children) {
   element.replaceChildren(...children.flat(Infinity).filter(child => child !== null && child !== undefined && child !== false));
   return element;
@@ -31,7 +31,7 @@ export function perFrame(work) {
   };
 }
 
-/** Runs `work` when no further call came for `milliseconds`. */
+/** Runs `work` after `milliseconds` without a further call. */
 export function settled(work, milliseconds) {
   let timer = 0;
   return (...given) => { clearTimeout(timer); timer = setTimeout(() => work(...given), milliseconds); };
@@ -55,12 +55,12 @@ export function choice(label, choices, chosen, choose) {
   return group;
 }
 
-/** Puts a text on the clipboard. Returns whether it is there. */
+/** Copies a text to the clipboard. Returns whether that succeeded. */
 export async function copyText(text) {
   try {
     await navigator.clipboard.writeText(text);
     return true;
-  } catch { /* over plain HTTP, only a page of this machine has such a clipboard */ }
+  } catch { /* over plain HTTP, only pages of this machine have this clipboard */ }
   const area = el("textarea", { value: text, style: "position: fixed; opacity: 0" });
   (document.querySelector("dialog[open]") || document.body).append(area); // beside an open dialog nothing can be selected
   area.select();

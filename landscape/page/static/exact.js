@@ -1,14 +1,14 @@
-// Exact values by a service of `landscape serve`: of a point that was clicked or typed, and of a box, drawn while its rows arrive.
+// Exact values from a service of `landscape serve`: of a clicked or typed point, and of a box, drawn while its rows arrive.
 import { ask, askLines } from "./api.js";
 import { el, fill, labelled } from "./dom.js";
 import { Patch, patchTraces, pointTraces } from "./exactlayers.js";
 import { WORDS } from "./words.js";
 
-const NEAR = 4; // pixels within which a click means the grid point
-const PIXELS = 2; // of the screen for each point of a patch, at least
+const NEAR = 4; // pixels: a click this close to a grid point means the grid point
+const PIXELS = 2; // of the screen per point of a patch, at least
 const SIDES = [16, 32, 64, 128]; // points along a side of a patch, at most
-const SIDE = 64, LINE = 4; // the usual of them; how often as many a line has
-const SHARE = 3, PAUSE = 100; // between two drawings: as often the time of the last one, and milliseconds at least
+const SIDE = 64, LINE = 4; // the default side; a line has this many times as many points
+const SHARE = 3, PAUSE = 100; // pause between two drawings: times the last drawing's duration, and milliseconds at least
 
 export class Exact {
   /** @param place is filled; @param page has `run`, `view`, `landscape`, `state`, `serving`, `tools`. */
@@ -37,7 +37,7 @@ export class Exact {
 
   // -- what stands on the page ----------------------------------------------------------------------------------------
 
-  /** Brings the page in step with whether there is a service; what was computed stays. */
+  /** Updates the page to whether there is a service; computed values stay. */
   show() {
     const { serving, tools } = this.page;
     for (const button of tools.querySelectorAll("[data-mode=patch]")) button.hidden = !this.served;
@@ -56,7 +56,7 @@ export class Exact {
       el("button", { type: "submit" }, WORDS.exactAsk), el("button", { type: "button", onclick: () => this.slope() }, WORDS.exactSlopes));
   }
 
-  /** The same as dragging, for who cannot: the ends of a box as numbers. */
+  /** An alternative to dragging: the ends of a box as numbers. */
   boxForm() {
     const drawn = this.axes.slice(0, 2), side = el("select", { onchange: event => { this.side = Number(event.target.value); } },
       SIDES.map(size => el("option", { value: size, selected: size === this.side }, String(size))));
@@ -69,7 +69,7 @@ export class Exact {
 
   // -- a point --------------------------------------------------------------------------------------------------------
 
-  /** Takes a click at coordinates of the drawn axes; near a grid point it means that one. */
+  /** Handles a click at coordinates of the drawn axes; near a grid point it means that point. */
   touch({ x, y, pixel }) {
     if (!this.served) return;
     const { view } = this.page, grid = view.field(), one = this.axes.length === 1;
@@ -91,7 +91,7 @@ export class Exact {
     this.at([grid.x[i], grid.y[j]]);
   }
 
-  /** The coordinate of the slice that is shown; nothing where there is none. */
+  /** The coordinate of the shown slice; undefined without slices. */
   beyond() {
     const { view } = this.page, slider = view.plot.layout?.sliders?.[0];
     return this.axes.length < 3 ? [] : [view.answer?.slices?.[slider?.active ?? 0] ?? 0];
@@ -134,7 +134,7 @@ export class Exact {
 
   // -- a patch --------------------------------------------------------------------------------------------------------
 
-  /** Has a box computed and draws it as its rows come. @param ranges [low, high] of each drawn axis. */
+  /** Requests a box and draws it as its rows arrive. @param ranges [low, high] of each drawn axis. */
   async fill(ranges) {
     const drawn = Math.min(2, this.axes.length), box = ranges.slice(0, drawn).map(pair => pair.map(end => Number(Number(end).toPrecision(6))).sort((one, other) => one - other));
     if (this.page.view.space) { fill(this.filling, WORDS.patchFlat); return; }
@@ -142,7 +142,7 @@ export class Exact {
     if (box.length < drawn || box.some(([low, high]) => !(low < high))) { fill(this.filling, WORDS.patchBox); return; }
     const filling = this.running = new AbortController(), beyond = this.beyond(), most = this.side * (drawn === 1 ? LINE : 1);
     const sizes = this.pixels(box).map(length => Math.max(2, Math.min(most, Math.round(length / PIXELS))));
-    window.Plotly?.update(this.page.view.plot, { selectedpoints: [null] }, { selections: [] }); // the patch has an edge of its own
+    window.Plotly?.update(this.page.view.plot, { selectedpoints: [null] }, { selections: [] }); // the patch draws its own edge
     const asked = { ...this.asked(), low: [...box.map(ends => ends[0]), ...beyond].join(","), high: [...box.map(ends => ends[1]), ...beyond].join(","), shape: [...sizes, ...beyond.map(() => 1)].join(",") };
     const patch = this.patch = new Patch(box, sizes);
     try {
@@ -155,7 +155,7 @@ export class Exact {
       }
       patch.state = "whole";
     } catch (error) {
-      if (filling !== this.running) return; // another patch has taken its place
+      if (filling !== this.running) return; // another patch has replaced it
       patch.state = error.name === "AbortError" ? WORDS.patchStopped : error.message;
     }
     if (filling !== this.running) return;
@@ -164,7 +164,7 @@ export class Exact {
     this.draw();
   }
 
-  /** How long a box is on the screen along each axis. */
+  /** The lengths of a box on the screen along each axis. */
   pixels(box) {
     const { view } = this.page, { xaxis, yaxis } = view.plot._fullLayout || {};
     return box.map(([low, high], k) => {
@@ -173,7 +173,7 @@ export class Exact {
     });
   }
 
-  /** Draws what has come, no more often than the drawing of the figure allows. */
+  /** Draws the rows so far, no more often than the figure can be drawn. */
   draw() {
     this.due = true;
     if (this.drawing) return;
@@ -189,7 +189,7 @@ export class Exact {
     })();
   }
 
-  /** Says how far a patch is, with a button that ends or removes it. */
+  /** Shows the progress of a patch, with a button that ends or removes it. */
   say(patch) {
     const running = !patch.state, words = patch.words();
     if (!this.bar) this.bar = { progress: el("progress", {}), said: el("span", { class: "quiet" }), state: el("span", { class: "sentence", role: "status" }), button: el("button", { type: "button", class: "single", onclick: () => (this.running ? this.stop() : this.remove()) }) };
@@ -204,10 +204,10 @@ export class Exact {
     if (!this.filling.contains(button)) fill(this.filling, progress, said, state, button);
   }
 
-  /** Ends the patch that is computed; the rows that are there stay. */
+  /** Stops computing the patch; its rows so far stay. */
   stop() { this.running?.abort(); }
 
-  /** Forgets the patch; one that is computed says nothing more. */
+  /** Forgets the patch, and ignores further rows. */
   drop() {
     this.stop();
     this.running = this.patch = null;
@@ -219,7 +219,7 @@ export class Exact {
     this.draw();
   }
 
-  /** Another slice is shown: what was computed was of the one before. */
+  /** Another slice is shown: drops the values of the previous one. */
   turned() {
     this.point = null;
     fill(this.words);

@@ -1,4 +1,4 @@
-// What is drawn over a figure of values that a service computed: the rows of a patch, and the mark of a point.
+// Layers over a figure for values computed by a service: the rows of a patch, and the mark of a point.
 import { role } from "./look.js";
 import { even } from "./plot.js";
 import { darkNow } from "./theme.js";
@@ -15,7 +15,7 @@ export class Patch {
   constructor(box, sizes) {
     this.box = box;
     this.coordinates = [];
-    this.rows = new Map(); // what is there of each row; of one axis there is one, whose points come in several lines
+    this.rows = new Map(); // the values per row; a single axis has one row, whose points arrive in several lines
     this.lines = sizes.length === 1;
     this.all = sizes.at(-1);
     this.size = sizes[0];
@@ -23,7 +23,7 @@ export class Patch {
     this.state = ""; // how it ended
   }
 
-  /** Takes a line of the answer. */
+  /** Adds a line of the answer. */
   take({ coordinates, index, values, status, computed }) {
     if (coordinates) { this.coordinates = coordinates; return; }
     const places = Array.isArray(index) ? index : status.map((_, k) => k), row = this.row(Array.isArray(index) ? 0 : index);
@@ -44,13 +44,13 @@ export class Patch {
 
   words() { return WORDS.patchProgress(this.done, this.all, WORDS.patchUnits[this.lines ? "points" : "rows"], this.computed, this.known); }
 
-  /** The values of an observable [rows][points], null where there is none yet. */
+  /** The values of an observable [rows][points], null while missing. */
   table(name) {
     return Array.from({ length: this.lines ? 1 : this.all }, (_, j) => this.rows.get(j)?.values[name] || new Array(this.size).fill(null));
   }
 }
 
-/** The traces of a patch. @param shown the figure, its axes, observables, the one that is drawn, whether by its logarithm. */
+/** The traces of a patch. @param shown the figure, its axes, observables, the drawn one, and whether by its logarithm. */
 export function patchTraces(patch, shown) {
   const fields = shown.figure.data.filter(trace => role(trace) === "field");
   if (!patch.rows.size || !fields.length || shown.figure.layout.meta?.space) return [];
@@ -89,12 +89,12 @@ function plane(patch, field, shown) {
   const values = patch.table(name), errors = patch.table(`${name}_stderr`), z = values.map(row => drawn(row, field, log));
   const text = values.map((row, j) => row.map((value, i) => (value === null ? "" : WORDS.patchValue(title, value, errors[j][i]))));
   const whole = patch.state === "whole", [[left, right], [low, high]] = patch.box, twice = table => (whole ? table : table.flatMap(row => [row, row]));
-  // A row that comes before those beside it is a band of its own width, as one between two gaps would be a hairline.
+  // A row that arrives before its neighbours gets the width of a row; between two gaps it would be a hairline.
   const half = 0.49 * (high - low) / (rows.length - 1), y = whole ? rows : rows.flatMap(at => [Math.max(low, at - half), Math.min(high, at + half)]);
   const contours = { ...field.contours, coloring: "heatmap", showlines: whole, showlabels: false };
   const grey = values.map((_, j) => patch.rows.get(j)?.status.map(state => (state === NOT_FINITE ? 1 : null)) || []);
   return [
-    // Of the traces of a plane, this one is drawn over contours, and below paths and marks.
+    // On a plane, this trace is drawn above contours, and below paths and marks.
     { type: "contour", x, y, z: twice(z), text: twice(text), meta: META, colorscale: field.colorscale, zmin: field.zmin, zmax: field.zmax, autocontour: false, contours, showscale: false, showlegend: false, connectgaps: false,
       line: { width: whole ? 0.7 : 0, color: darkNow() ? "rgba(230,233,238,0.55)" : "rgba(28,37,48,0.55)", smoothing: 0 },
       hoverongaps: false, hovertemplate: `${axes[0].name} %{x:.5g}<br>${axes[1].name} %{y:.5g}<br><b>%{text}</b><extra></extra>` },
@@ -104,7 +104,7 @@ function plane(patch, field, shown) {
   ];
 }
 
-/** Values as a field of a figure is drawn: by their logarithm, in the units of its levels; null where there is none. */
+/** Values in the units of a figure's field: by their logarithm, in the units of its levels; null if missing. */
 function drawn(values, field, log) {
   const plain = values.map(value => (value === null || value === undefined || (log && value <= 0) ? NaN : log ? Math.log10(value) : value));
   return Array.from(even(plain, field.meta?.levels), value => (Number.isFinite(value) ? value : null));

@@ -1,8 +1,8 @@
-// A landscape while it is computed: tiles are written into the picture at once, the whole figure is asked for seldom.
+// A landscape while it is computed: tiles are drawn at once, the whole figure is requested rarely.
 import { listen } from "./live.js";
 
-const LEAST = 2000, LEAST_WHOLE = 700, MOST = 10000; // milliseconds between two whole figures: where tiles are patched, and where not
-const COST = 20; // times the last drawing: the page draws at most a twentieth of the time
+const LEAST = 2000, LEAST_WHOLE = 700, MOST = 10000; // milliseconds between two whole figures, with and without patched tiles
+const COST = 20; // times the last drawing's duration: the page draws at most a twentieth of the time
 
 export class Follower {
   /** @param page has `run`, `view`, `landscape`, `asked()`, `draw()`; @param on listeners: changed(), reread(), serving(body), log(body), trouble(sentence). */
@@ -18,7 +18,7 @@ export class Follower {
     const wanted = { run: page.run.id, landscape, observable: state.observable, log: log ? "1" : "0" }, key = JSON.stringify(wanted);
     if (key === this.key) return;
     this.key = key;
-    page.view.live = null; // the tiles of this stream fit the next figure only
+    page.view.live = null; // the tiles of this stream fit only the next figure
     this.close?.();
     this.close = listen(wanted, {
       state: body => this.changed(body),
@@ -37,13 +37,13 @@ export class Follower {
     this.close();
   }
 
-  /** Takes the states of all landscapes; one that is new or has ended brings tables that have to be read anew. */
+  /** Updates the states of all landscapes; if one is new or has ended, the tables must be read again. */
   changed({ landscapes }) {
     const { page } = this;
     let reread = false;
     for (const fresh of landscapes) {
       const known = page.run.landscapes.find(one => one.name === fresh.name);
-      if (!known) { // one that was unreadable when the run was read is not asked for again until that has changed
+      if (!known) { // an unreadable landscape is not requested again until that has changed
         reread ||= fresh.state !== "unreadable" || !Object.hasOwn(page.run.unreadable || {}, fresh.name);
         continue;
       }
@@ -65,7 +65,7 @@ export class Follower {
     this.drawSoon();
   }
 
-  /** Draws patched tiles at once; those that arrive meanwhile are drawn together when that has ended. */
+  /** Draws patched tiles at once; tiles that arrive meanwhile are drawn together afterwards. */
   async redraw() {
     this.more = true;
     if (this.drawing) return;
@@ -78,18 +78,18 @@ export class Follower {
         dataset.patched = String(Number(dataset.patched || 0) + 1);
       }
     } catch {
-      this.drawSoon(); // which says what is wrong, where it fails too
+      this.drawSoon(); // if that fails too, it shows the error
     } finally {
       this.drawing = false;
     }
   }
 
-  /** Asks for the whole figure, with its scale and contour lines, as seldom as it is costly, and one after another: a
-   * newer question would take the answer from one under way, and a slow server would never be waited for. */
+  /** Requests the whole figure, with its scale and contour lines, the more rarely the costlier it is, and one at a time:
+   * a newer request would cancel the one under way, and a slow server's answer would never arrive. */
   drawSoon() {
     this.due = true;
     if (this.waiting) return;
-    const { view } = this.page, patched = view.live && view.answer?.low !== null; // a figure without a value has no line to patch
+    const { view } = this.page, patched = view.live && view.answer?.low !== null; // a figure without a value has nothing to patch
     const pause = patched ? Math.min(MOST, Math.max(LEAST, COST * view.milliseconds)) : LEAST_WHOLE;
     this.waiting = setTimeout(async () => {
       this.due = false;

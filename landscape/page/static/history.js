@@ -1,4 +1,4 @@
-// The training beside its landscapes: every recorded column, intervals shaded; other runs can be laid over it.
+// The training history beside its landscapes: every recorded column, shaded intervals; other runs can be overlaid.
 import { oneOf } from "./address.js";
 import { ask, getLooks, getPlotly, nameOf } from "./api.js";
 import { el, fill } from "./dom.js";
@@ -8,7 +8,7 @@ import { darkNow } from "./theme.js";
 import { WORDS } from "./words.js";
 
 export class History {
-  /** @param on choose(name of a landscape), keep(changes of the state); @param after the promise of what is drawn before. */
+  /** @param on choose(name of a landscape), keep(changes of the state); @param after the promise of the previous drawing. */
   constructor(place, run, state, on, after) {
     Object.assign(this, { place, run, on, after });
     this.others = (state.overlay || "").split("|").filter(Boolean);
@@ -41,7 +41,7 @@ export class History {
       } }), el("span", {}, WORDS.historyLog)));
   }
 
-  /** What the axis counts, where the history has several places for its rows. */
+  /** The unit of the axis, if the rows of the history have several. */
   units() {
     const { units = [] } = this.run.history;
     if (units.length < 2) return null;
@@ -86,7 +86,7 @@ export class History {
     }
   }
 
-  /** Which rules fired in training, the first ones. */
+  /** The first rules that fired in training. */
   showWatched() {
     const marks = (this.answer.figure.layout.meta.watch || []).filter(mark => mark.run === 0);
     const lines = marks.map(mark => mark.line);
@@ -106,7 +106,7 @@ export class History {
     this.plot.dataset.drawn = "1";
   }
 
-  /** The interval of the landscape that is shown has an outline. */
+  /** Outlines the interval of the shown landscape. */
   emphasise(layout) {
     for (const shape of layout.shapes || [])
       if (shape.name === this.chosen) shape.line = { width: 1.5, color: darkNow() ? "#ff7aa8" : "#b3245a" };
@@ -117,13 +117,13 @@ export class History {
     if (this.answer) this.draw();
   }
 
-  /** A click on a shaded stretch chooses its landscape; where several overlap, the shortest. */
+  /** A click on a shaded stretch chooses its landscape; of overlapping ones, the shortest. */
   clicked(event) {
     const layout = this.plot._fullLayout;
     if (!layout || event.target.closest(".legend")) return;
     const box = this.plot.getBoundingClientRect();
     const x = layout.xaxis.p2d(event.clientX - box.left - layout.xaxis._offset);
-    // The first run is the one of this page; the stretches of the others are of landscapes that it does not have.
+    // The first run is this page's; the stretches of other runs belong to landscapes that it does not have.
     const hits = this.answer.figure.layout.meta.intervals.filter(one => one.runs.includes(0) && x >= one.start && x <= one.stop);
     hits.sort((one, other) => (one.stop - one.start) - (other.stop - other.start));
     if (hits.length) this.on.choose(hits[0].landscape);

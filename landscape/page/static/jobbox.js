@@ -1,4 +1,4 @@
-// What a user can do with a box: the commands that make the landscape finer there, and the job for it alone, with their costs.
+// Actions for a box: the commands that refine the landscape there, and a separate job for it, with their costs.
 import { ask } from "./api.js";
 import { copyText, el, fill } from "./dom.js";
 import { WORDS } from "./words.js";

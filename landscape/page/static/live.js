@@ -1,9 +1,9 @@
-// The stream of what changes. The connection breaks and comes back by itself; the page says so meanwhile.
+// The stream of changes. A broken connection is reopened; meanwhile the page says so.
 import { address, ask } from "./api.js";
 import { fill } from "./dom.js";
 import { WORDS } from "./words.js";
 
-const PAUSES = [500, 1000, 2000, 4000, 8000]; // milliseconds before the next try, the last one again and again
+const PAUSES = [500, 1000, 2000, 4000, 8000]; // milliseconds before the next try; the last one repeats
 
 /** Opens the stream; `on` has a listener per event, `opened` is called each time it is open. Returns a function that closes it. */
 export function listen(parameters, on, opened = () => null) {
@@ -18,7 +18,7 @@ export function listen(parameters, on, opened = () => null) {
       source.close();
       if (closed) return;
       say("broken", WORDS.reconnecting);
-      ask("looks").catch(error => { if (error.status === 401 && !closed) say("broken", error.message); }); // a stream does not tell why it failed
+      ask("looks").catch(error => { if (error.status === 401 && !closed) say("broken", error.message); }); // the stream itself does not tell why it failed
       timer = setTimeout(open, PAUSES[Math.min(tries++, PAUSES.length - 1)]);
     });
     for (const [name, listener] of Object.entries(on))
@@ -27,7 +27,7 @@ export function listen(parameters, on, opened = () => null) {
         try { body = JSON.parse(event.data); } catch { return; }
         listener(body);
       });
-    source.addEventListener("gone", () => { closed = true; source.close(); say("", ""); }); // there is nothing to come back to
+    source.addEventListener("gone", () => { closed = true; source.close(); say("", ""); }); // there is nothing to reconnect to
   }
 
   open();

@@ -1,11 +1,11 @@
-// What changes a drawn figure without new numbers: colours of the path, opacity, light, camera, which layers are shown.
+// Changes to a drawn figure that need no new numbers: colours of the path, opacity, light, camera, shown layers.
 import { numeric } from "./address.js";
 
 export const LIGHT = { ambient: 0.72, diffuse: 0.5, specular: 0.08, roughness: 0.85 };
 export const CAMERA = { x: 0.95, y: -1.35, z: 0.95 };
 const PATH = { colour: "#d6336c", width: 2.5 };
 
-/** The look that a state asks for; whatever is impossible counts as not given. */
+/** The look of a state; impossible values are ignored. */
 export function lookOf(state) {
   const light = {};
   for (const [name, usual] of Object.entries(LIGHT)) light[name] = numeric(state[name], 0, 2, usual);
@@ -20,7 +20,7 @@ export function lookOf(state) {
   };
 }
 
-/** The position of the eye (and what it looks at) as text for the address, and back. */
+/** The camera's position (and target) as text for the address, and back. */
 export function cameraText(camera) {
   const { eye, center } = camera;
   return [eye.x, eye.y, eye.z, ...(center ? [center.x, center.y, center.z] : [])].map(value => Number(value.toFixed(3))).join(",");
@@ -47,7 +47,7 @@ export function apply(figure, look) {
   const { data, layout } = figure;
   for (const trace of data) {
     const what = role(trace);
-    // In an overlay each path has the colour of its landscape, which tells it from the others.
+    // In an overlay each path keeps the colour of its landscape.
     if ((what === "path" || what === "end") && trace.meta.item === undefined) paint(trace, look, what);
     if (what === "field" && look.opacity < 1 && (trace.type === "surface" || trace.type === "contour" || trace.type === "volume" || trace.type === "mesh3d"))
       trace.opacity = look.opacity;
@@ -67,7 +67,7 @@ export function apply(figure, look) {
 function paint(trace, look, what) {
   const space = trace.type === "scatter3d";
   const halo = (trace.line && trace.line.color === "#ffffff") || (what === "path" && trace.marker && trace.marker.color === "#ffffff");
-  const named = trace.meta.path !== undefined; // of several runs, each in a colour of its own
+  const named = trace.meta.path !== undefined; // with several runs, each has its own colour
   const wider = look.pathWidth / PATH.width;
   if (trace.line && what === "path") {
     trace.line = { ...trace.line, width: halo ? look.pathWidth + 3 : (trace.line.width || 1) * wider };
@@ -76,7 +76,7 @@ function paint(trace, look, what) {
   if (!trace.marker || named) return;
   trace.marker = { ...trace.marker, line: { ...trace.marker.line } };
   if (halo) return;
-  // Snapshots that are filled with the colour of their own loss have the colour of the path around it, as starts do.
+  // Snapshots filled with the colour of their own loss have an edge in the path's colour, like starts.
   const filled = Array.isArray(trace.marker.color) || (!space && trace.marker.symbol === "circle" && what === "end");
   if (filled) trace.marker.line.color = look.pathColour;
   else trace.marker.color = look.pathColour;

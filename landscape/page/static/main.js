@@ -1,4 +1,4 @@
-// Which view the address names; keys; the way back.
+// Shows the view that the address names; keys; going back.
 import { link, read } from "./address.js";
 import { loadPlotly } from "./api.js";
 import { el, fill } from "./dom.js";

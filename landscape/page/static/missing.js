@@ -1,9 +1,9 @@
-// Marks of points without a value, made anew while tiles arrive: the rules are those of the drawing on the server.
+// Marks of missing points, remade while tiles arrive, by the rules of the server's drawing.
 import { role } from "./look.js";
 
 const OK = 1;
 
-/** Rectangles [top, bottom, left, right] in indices that cover the squares of one reason: runs of a row, joined over rows that repeat them. */
+/** Rectangles [top, bottom, left, right] in indices that cover the squares of one reason: runs of a row, joined over equal rows. */
 function rectangles(states, width, height, code) {
   const rank = state => (state === OK ? -1 : state), done = [];
   let open = new Map();
@@ -28,7 +28,7 @@ function rectangles(states, width, height, code) {
   return done;
 }
 
-/** Brings the marks of a figure in step with the states [height * width] of its points. */
+/** Updates the marks of a figure to the states [height * width] of its points. */
 export function mark(figure, states, width, height, x, y) {
   for (const trace of figure.data) {
     if (role(trace) !== "missing" || trace.meta.code === undefined) continue;

@@ -1,8 +1,8 @@
-// The tables of a run: its landscape, its observables, what was trained, where the numbers come from; failures and logs.
+// The tables of a run: its landscape, observables, training and provenance; failures and logs.
 import { el, facts, fill } from "./dom.js";
 import { WORDS } from "./words.js";
 
-/** The tables beside one another. */
+/** The tables side by side. */
 export function showNumbers(place, landscape, { info, measures = {} }) {
   const title = name => landscape.observables.find(one => one.name === name)?.title || name;
   fill(place,
@@ -13,7 +13,7 @@ export function showNumbers(place, landscape, { info, measures = {} }) {
     Object.keys(measures).length ? el("div", {}, el("h2", {}, WORDS.measures), facts(Object.entries(measures).map(([name, value]) => [name, value === null ? "" : String(value)]))) : []);
 }
 
-/** What the checks of a landscape found; what a user has unfolded or folded stays so while they say the same. */
+/** The findings of a landscape's checks; details stay open or closed while the findings are the same. */
 export function showChecks(place, checks) {
   const key = JSON.stringify(checks);
   if (place.dataset.shown === key) return;
@@ -29,7 +29,7 @@ export function showProvenance(place, landscape) {
     landscape.job ? [el("h3", {}, WORDS.job), el("pre", { tabindex: "0" }, landscape.job)] : null));
 }
 
-/** The failed tasks with their causes; what a user has unfolded stays so while nothing new has failed. */
+/** The failed tasks with their causes; details stay open until another task fails. */
 export function showFailures(place, failures) {
   const key = JSON.stringify(failures);
   if (place.dataset.shown === key) return;

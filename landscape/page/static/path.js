@@ -1,8 +1,8 @@
-// Questions about the paths of training over a plane.
+// Finding snapshots on the training paths over a plane.
 
 const NEAR = 0.04; // of the axes' spans
 
-/** The path and the index of its snapshot that is nearest to a point of the plane; null where none is near. */
+/** The path and the index of the snapshot nearest to a point of the plane; null if none is near. */
 export function snapshotNear(landscape, x, y) {
   const { paths = [], axes } = landscape;
   const spans = axes.map(axis => axis.high - axis.low || 1);
@@ -18,7 +18,7 @@ export function snapshotNear(landscape, x, y) {
   return best;
 }
 
-/** The path with the most snapshots; undefined where there is none. */
+/** The path with the most snapshots; undefined without paths. */
 export function longest(paths) {
   return paths.reduce((one, other) => (one && one.numbers.length >= other.numbers.length ? one : other), undefined);
 }

@@ -1,5 +1,5 @@
-// Playing along the paths: a slider over the snapshots and a button. The figure shows each path up to the chosen snapshot,
-// and whole where it has fewer of them.
+// Playing along the paths: a slider over the snapshots and a button. The figure shows each path up to the chosen snapshot;
+// shorter paths are shown whole.
 import { getPlotly, numbers } from "./api.js";
 import { el, fill } from "./dom.js";
 import { role } from "./look.js";
@@ -25,7 +25,7 @@ export class Player {
     this.say();
   }
 
-  /** The position of the snapshot with this number; the last one where there is none. */
+  /** The position of the snapshot with this number; the last position if there is none. */
   indexOf(number) {
     const index = this.path.numbers.indexOf(Number(number));
     return index < 0 ? this.last : index;
@@ -38,7 +38,7 @@ export class Player {
 
   toggle() {
     if (this.timer) return this.stop();
-    if (still.matches) return this.to(this.step === this.last ? 0 : this.step + 1); // no motion: one snapshot a press
+    if (still.matches) return this.to(this.step === this.last ? 0 : this.step + 1); // reduced motion: one snapshot per press
     if (this.step === this.last) this.to(0);
     const pause = Math.max(60, Math.min(500, 6000 / (this.last + 1)));
     fill(this.button, WORDS.pause);
@@ -65,12 +65,12 @@ export class Player {
     await this.draw();
   }
 
-  /** Shows the path up to the chosen snapshot, by a frame; without `redraw` plotly takes the contour lines away. */
+  /** Shows the path up to the chosen snapshot, by a frame; without `redraw` plotly removes the contour lines. */
   async draw() {
     const plotly = await getPlotly(), { figure, plot } = this.view;
     if (!figure || !plot.data) return;
     const traces = [], data = [];
-    if (this.played !== figure) { // a frame changes the traces of a figure: what they were at first is kept
+    if (this.played !== figure) { // a frame changes the traces of a figure: keep the originals
       this.played = figure;
       this.whole = figure.data.map(trace => (role(trace) === "path" && trace.x
         ? Object.fromEntries(["x", "y", "z"].filter(axis => trace[axis] !== undefined).map(axis => [axis, Array.from(numbers(trace[axis]).values)])) : null));

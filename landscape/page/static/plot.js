@@ -1,4 +1,4 @@
-// One figure on the page: asked from the server, fitted to its place, drawn, patched while tiles arrive.
+// One figure on the page: requested from the server, fitted to its place, drawn, patched while tiles arrive.
 import { ask, getLooks, getPlotly, numbers } from "./api.js";
 import { el, fill } from "./dom.js";
 import { fit, recolour } from "./fit.js";
@@ -8,21 +8,21 @@ import { sketch } from "./sketch.js";
 import { darkNow } from "./theme.js";
 import { WORDS } from "./words.js";
 
-const KEPT = 24; // answers, of the server's last figures: going back to one costs no second request
+const KEPT = 24; // last answers of the server: going back to a figure needs no second request
 const answers = new Map();
 
-/** The server's answer for a figure; the same question is asked once while `generation` stays. */
+/** The server's answer for a figure; the same request is sent once while `generation` stays the same. */
 export async function askFigure(parameters, generation, signal) {
   const key = JSON.stringify(parameters), known = answers.get(key);
   if (known?.generation === generation) return known.answer;
   const answer = await ask("figure", parameters, signal);
-  answers.delete(key); // of a landscape that grows, only the last answer is kept
+  answers.delete(key); // of a growing landscape only the last answer is kept
   answers.set(key, { generation, answer });
   while (answers.size > KEPT) answers.delete(answers.keys().next().value);
   return answer;
 }
 
-/** A copy of a figure that can be changed: arrays of numbers are shared, everything around them is not. */
+/** A copy of a figure that may be changed: only arrays of numbers are shared. */
 export function copy(value) {
   if (Array.isArray(value)) return value.length > 64 && typeof value[0] !== "object" ? value : value.map(copy);
   if (value === null || typeof value !== "object" || ArrayBuffer.isView(value) || value.bdata) return value;
@@ -43,18 +43,18 @@ export class FigureView {
     this.milliseconds = 0; // of the last drawing
     this.overlay = () => []; // the traces that lie over a figure
     this.queue = Promise.resolve();
-    this.begun = new Promise(done => { this.begin = done; }); // kept when the first picture, or a sentence, is to be seen
+    this.begun = new Promise(done => { this.begin = done; }); // resolved when the first picture, or a sentence, is visible
     fill(place, this.plot);
   }
 
-  /** Draws an answer of the server with a look. Drawings follow one another; one that a newer one overtook is left out. */
+  /** Draws an answer of the server with a look. Drawings run one at a time; one with a newer successor is skipped. */
   show(answer, look, options = {}) {
     this.answer = answer;
     this.look = look;
     this.options = options;
     this.arrays = null;
     const turn = ++this.drawn;
-    this.queue = this.queue.catch(() => null).then(() => (turn === this.drawn ? this.draw() : null)); // one that failed holds up no other
+    this.queue = this.queue.catch(() => null).then(() => (turn === this.drawn ? this.draw() : null)); // a failed drawing does not block later ones
     return this.queue;
   }
 
@@ -72,15 +72,15 @@ export class FigureView {
     fit(figure, this.plot.clientWidth || this.place.clientWidth || 600, this.tallest);
     figure.layout.template = looks.templates[theme];
     await this.sketch(figure, looks.templates[theme]);
-    const plotly = await getPlotly(), begun = performance.now(); // that plotly is loaded at first is no cost of a drawing
+    const plotly = await getPlotly(), begun = performance.now(); // loading plotly does not count as drawing
     if (turn !== this.drawn) return;
     figure.layout.datarevision = this.drawn;
-    this.live = null; // what was patched belongs to the figure before
+    this.live = null; // patched rows belong to the previous figure
     if (this.options.live) this.prepareLive(figure);
     figure.data.push(...this.overlay(figure));
     if (this.options.dragmode) Object.assign(figure.layout, { dragmode: this.options.dragmode, selectdirection: this.options.selectdirection });
     const space = Boolean(figure.layout.meta?.space);
-    if (this.space !== undefined && this.space !== space) plotly.purge(this.plot); // gives the old WebGL context back
+    if (this.space !== undefined && this.space !== space) plotly.purge(this.plot); // frees the old WebGL context
     this.keepView(figure, space);
     this.space = space;
     this.figure = figure;
@@ -93,20 +93,20 @@ export class FigureView {
     this.listen();
   }
 
-  /** Shows what a figure shows at once, where plotly has yet to be loaded. */
+  /** Shows a sketch of the figure at once if plotly is not loaded yet. */
   async sketch(figure, template) {
     const canvas = window.Plotly || document.hidden ? null : sketch(figure, template);
     if (canvas) {
       this.place.querySelector(".sketch")?.remove();
       this.place.append(canvas);
-      // Plotly keeps the browser busy for a second: the sketch must be seen before.
+      // Plotly blocks the browser for a second: the sketch must be visible before.
       await new Promise(done => { requestAnimationFrame(() => setTimeout(done)); setTimeout(done, 200); });
       performance.mark("first picture");
     }
     this.begin();
   }
 
-  /** What a user has turned or zoomed stays while the same landscape is drawn again. */
+  /** The user's rotation and zoom stay while the same landscape is redrawn. */
   keepView(figure, space) {
     const { layout } = figure, same = this.kept === this.options.same;
     this.kept = this.options.same;
@@ -130,7 +130,7 @@ export class FigureView {
     this.plot.on("plotly_unhover", () => this.on.hover?.(null));
     this.plot.on("plotly_click", event => this.on.click?.(point(event)));
     this.plot.on("plotly_selected", event => {
-      const along = letter => Object.entries(event.range).find(([name]) => name.startsWith(letter))?.[1]; // of the panel where it was dragged
+      const along = letter => Object.entries(event.range).find(([name]) => name.startsWith(letter))?.[1]; // of the panel with the drag
       if (event?.range) this.on.box?.([along("x"), along("y")].filter(Boolean));
     });
     this.plot.on("plotly_relayout", change => {
@@ -148,21 +148,21 @@ export class FigureView {
     this.plot.on("plotly_relayouting", change => { if (change["scene.camera"]) this.on.camera?.(change["scene.camera"], true); });
   }
 
-  /** Keeps what was zoomed, by which the same answer is drawn again. */
+  /** Remembers the zoom for redrawing the same answer. */
   zoomed(ranges) {
     this.options.zoom = ranges;
     this.on.zoom?.(ranges);
   }
 
-  /** The coordinates that were clicked in a flat figure, also where nothing is drawn; null beside its axes. */
+  /** The clicked coordinates in a flat figure, even if nothing is drawn there; null outside its axes. */
   placeOf(event) {
     const pane = event.target.closest?.(".nsewdrag"), [, across, up] = pane?.dataset.subplot?.match(/^x(\d*)y(\d*)$/) || [];
-    if (across === undefined || event.detail > 1) return null; // the second click of two turns the zoom back
+    if (across === undefined || event.detail > 1) return null; // a double click resets the zoom
     const { [`xaxis${across}`]: x, [`yaxis${up}`]: y } = this.plot._fullLayout, { left, top } = pane.getBoundingClientRect();
     return { x: x.p2d(event.clientX - left), y: y.p2d(event.clientY - top), pixel: [Math.abs(x.p2d(1) - x.p2d(0)), Math.abs(y.p2d(1) - y.p2d(0))] };
   }
 
-  /** The grid point under the pointer: indices of the drawn grid and coordinates; null beside it. */
+  /** The grid point under the pointer: indices of the drawn grid and coordinates; null outside the grid. */
   pointOf(event) {
     const hit = event?.points?.find(point => role(point.data) === "field") || event?.points?.[0];
     if (!hit) return null;
@@ -171,7 +171,7 @@ export class FigureView {
     return { x: hit.x, y: hit.y, index, role: role(hit.data) };
   }
 
-  /** The numbers behind the drawing, flat: drawn values, the pointer's columns, coordinates; of slices those of the one shown. */
+  /** The numbers of the drawing, flat: drawn values, the pointer's columns, coordinates; for slices those of the shown one. */
   field() {
     const slider = this.plot.layout?.sliders?.[0], frames = this.answer?.figure.frames, shown = slider && frames?.[slider.active ?? 0];
     if (this.arrays && this.arrays.frame === shown) return this.arrays;
@@ -189,7 +189,7 @@ export class FigureView {
 
   // -- live ---------------------------------------------------------------------------------------------------------
 
-  /** Rows that can be changed in place, in the traces that show the field. */
+  /** Rows that can be changed in place, in the traces of the field. */
   prepareLive(figure) {
     const fields = figure.data.filter(one => role(one) === "field" && one.z && one.z.bdata);
     if (!fields.length) return;
@@ -211,7 +211,7 @@ export class FigureView {
     this.live = { drawn, columns, width, height, states, levels: fields[0].meta.levels || null, x: numbers(fields[0].x).values, y: numbers(fields[0].y).values };
   }
 
-  /** Writes tiles into the drawn rows. Returns whether any of them fitted. */
+  /** Writes tiles into the drawn rows. Returns whether any tile fitted. */
   patch(tiles) {
     if (!this.live) return false;
     const { drawn, columns, width, height, states, levels } = this.live;
@@ -231,7 +231,7 @@ export class FigureView {
     return changed;
   }
 
-  /** Draws what was patched; the promise is kept when the pixels are there. */
+  /** Draws patched rows; the promise resolves when the pixels are visible. */
   async redraw() {
     const plotly = await getPlotly();
     if (!this.figure || !this.live) return;
@@ -240,7 +240,7 @@ export class FigureView {
     await this.repaint(plotly);
   }
 
-  /** Draws what lies over the figure anew; what is asked for meanwhile is drawn together. */
+  /** Redraws the layers over the figure; requests meanwhile are combined. */
   relay() {
     this.laying ??= this.queue = this.queue.catch(() => null).then(async () => {
       this.laying = null;
@@ -252,7 +252,7 @@ export class FigureView {
     return this.laying;
   }
 
-  /** Draws the figure again that was changed in place, in the view that a user has turned to. */
+  /** Redraws the figure after in-place changes, in the user's current view. */
   async repaint(plotly) {
     const begun = performance.now();
     this.figure.layout.datarevision = `${this.drawn}.${begun}`;
@@ -269,7 +269,7 @@ export class FigureView {
 
   async download(format) {
     const plotly = await getPlotly();
-    if (!this.figure) return; // a sentence stands in its place
+    if (!this.figure) return; // a sentence is shown instead
     const { width, height } = this.plot._fullLayout;
     await plotly.downloadImage(this.plot, { format, filename: this.answer.file || "landscape", width, height, scale: format === "png" ? 3 : 1 });
   }
@@ -280,7 +280,7 @@ export class FigureView {
     return plotly.toImage(this.plot, { format: "png", width, height, scale: devicePixelRatio });
   }
 
-  /** A sentence where the picture would be. */
+  /** Shows a sentence in place of the picture. */
   say(sentence) {
     this.drawn++;
     this.begin();
@@ -299,7 +299,7 @@ export class FigureView {
   }
 }
 
-/** Rows as columns. Plotly looks up what the pointer shows of a surface by [x, y], though its heights are [y, x]. */
+/** Transposes rows and columns. Plotly indexes a surface's pointer texts by [x, y], although its heights are [y, x]. */
 const turned = rows => rows[0].map((_, i) => rows.map(row => row[i]));
 
 /** The texts beside the values of a refined landscape, [y][x]. */
@@ -307,7 +307,7 @@ function notesOf(trace) {
   return trace.text && trace.type === "surface" ? turned(trace.text) : trace.text;
 }
 
-/** What the pointer shows, [y, x, columns], flat. */
+/** The pointer's numbers, [y, x, columns], flat. */
 function columnsOf(trace) {
   const columns = numbers(trace.customdata);
   if (trace.type !== "surface" || columns.shape.length !== 3) return columns;
@@ -317,7 +317,7 @@ function columnsOf(trace) {
   return { values, shape: [height, width, depth] };
 }
 
-/** Has a figure begin with the slice of that number; without one it is the nearest to zero. */
+/** Makes a figure start at the slice with this number; by default the one nearest zero. */
 function turnSlice(figure, number) {
   const slider = figure.layout.sliders?.[0], frame = figure.frames?.[number];
   if (!slider || !frame) return;
@@ -325,7 +325,7 @@ function turnSlice(figure, number) {
   frame.traces.forEach((place, k) => { figure.data[place] = { ...frame.data[k] }; });
 }
 
-/** Drawn values in the units of a trace whose levels [n] are not evenly spaced: the n-th level is at n, and linear between two. */
+/** Drawn values in the units of a trace with uneven levels [n]: the n-th level is at n, linear between two levels. */
 export function even(values, levels) {
   if (!levels || levels.length < 2) return values;
   const last = levels.length - 2;
@@ -337,7 +337,7 @@ export function even(values, levels) {
   });
 }
 
-/** The caption as one text; the server sends its sentences apart. */
+/** The caption as one text; the server sends single sentences. */
 export function captionOf(answer) {
   return Array.isArray(answer.caption) ? answer.caption.map(part => part.replace(/\.?$/, ".")).join(" ") : answer.caption || "";
 }

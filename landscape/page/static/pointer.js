@@ -1,4 +1,4 @@
-// The point of a plane that a user looks at: under the pointer, clicked, or moved by the arrow keys; its cross-sections.
+// The current point of a plane (under the pointer, clicked, or moved by arrow keys) and its cross-sections.
 import { copyText, el, fill } from "./dom.js";
 import { snapshotNear } from "./path.js";
 import { Sections, valueAt } from "./sections.js";
@@ -10,7 +10,7 @@ export class Pointer {
   /** @param page has `view`, `landscape`, `state`, `log` and `set(changes)`; the place is filled where there are two axes. */
   constructor(place, page) {
     this.page = page;
-    this.pinned = null; // indices [j, i] of the point that was clicked or moved to
+    this.pinned = null; // indices [j, i] of the clicked or moved point
     this.flat = page.landscape.axes.length === 2;
     fill(place);
     if (!this.flat) return;
@@ -43,17 +43,17 @@ export class Pointer {
     this.page.set({ at: `${short(field.x[i])},${short(field.y[j])}` }, { draw: false });
   }
 
-  /** Shows the point that the address names, or the pinned one, in a figure that was drawn anew. */
+  /** Shows the address's point, or the pinned one, in a redrawn figure. */
   again() {
     const { field } = this, at = (this.page.state.at || "").split(",").map(Number);
     if (!field) return;
-    this.stale(); // the same point may have other values now
+    this.stale(); // the point may have new values
     if (at.length === 2 && at.every(Number.isFinite)) this.pinned = nearest(field, ...at);
     if (this.pinned) this.show(...this.pinned);
     if (this.pinned) this.explain(...this.pinned);
   }
 
-  /** Of a point that was clicked and has no finite loss, the command that says which layer breaks there. */
+  /** For a clicked point without a finite loss, the command that shows which layer breaks there. */
   explain(j, i) {
     const { field } = this, { run, landscape } = this.page;
     const grey = field && landscape.missing === 0 && j < field.y.length && i < field.x.length && !Number.isFinite(valueAt(field, j, i).value);
@@ -83,13 +83,13 @@ export class Pointer {
   stale() { if (this.sections) this.sections.stale = true; }
 }
 
-/** The command that inspects a point, as a shell takes it. */
+/** The shell command that inspects a point. */
 function inspecting(path, name, x, y) {
   const quoted = /^[\w@%+=:,./-]+$/.test(path) ? path : `'${path.replaceAll("'", `'"'"'`)}'`;
   return `landscape inspect ${quoted} ${name} --at=${x},${y}`;
 }
 
-/** What is read at a grid point, in a sentence, with the snapshot of the path that lies beside it. */
+/** A sentence with the values at a grid point, and a path's snapshot near it. */
 function reading(field, j, i, landscape) {
   const { axes } = landscape;
   const words = WORDS.reading([[axes[0].name, field.x[i]], [axes[1].name, field.y[j]]], valueAt(field, j, i));

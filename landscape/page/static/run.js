@@ -1,4 +1,4 @@
-// One run: its landscapes, one of them drawn with all controls, its training, its numbers; live while a job runs.
+// One run: its landscapes, one of them drawn with all controls, its training and numbers; live while a job runs.
 import { keep, oneOf } from "./address.js";
 import { address, ask, getLooks } from "./api.js";
 import { controls } from "./controls.js";
@@ -19,10 +19,10 @@ import { onTheme } from "./theme.js";
 import { toolbar } from "./toolbar.js";
 import { WORDS } from "./words.js";
 
-const ASKED = ["kind", "observable", "log", "levels", "exact", "zmin", "zmax", "clip", "scale", "uncertainty", "extrema"]; // of the server
+const ASKED = ["kind", "observable", "log", "levels", "exact", "zmin", "zmax", "clip", "scale", "uncertainty", "extrema"]; // options of requests to the server
 const LIMITS = { levels: [1, 100], zmin: [-1e300, 1e300], zmax: [-1e300, 1e300], clip: [50, 100] };
-const OF_ONE = ["kind", "observable", "at", "zoom", "camera", "step", "slice", "zmin", "zmax"]; // what another landscape does not take over
-const LOOKS = ["camera", "zoom", "ambient", "diffuse", "specular", "roughness", "lightfrom", "opacity"]; // what a reset takes back
+const OF_ONE = ["kind", "observable", "at", "zoom", "camera", "step", "slice", "zmin", "zmax"]; // reset when another landscape is chosen
+const LOOKS = ["camera", "zoom", "ambient", "diffuse", "specular", "roughness", "lightfrom", "opacity"]; // reverted by the reset button
 
 export class RunPage {
   constructor(place, state) {
@@ -104,7 +104,7 @@ export class RunPage {
     return this.run.landscapes.find(one => one.name === this.name);
   }
 
-  /** Turns to a landscape of the run; the first one where the address names none or one that is gone. */
+  /** Shows a landscape of the run; the first one if the address names none, or a removed one. */
   choose(wanted) {
     const names = this.run.landscapes.map(one => one.name);
     this.name = names.includes(wanted) ? wanted : names[0];
@@ -148,7 +148,7 @@ export class RunPage {
 
   // -- the state --------------------------------------------------------------------------------------------------------
 
-  /** Makes the state possible: what fits no landscape of this kind goes back to its default. */
+  /** Resets parts of the state that do not fit this landscape to their defaults. */
   settle() {
     const { landscape, state } = this, kinds = this.kinds();
     state.kind = oneOf(state.kind, kinds, kinds[0]);
@@ -167,7 +167,7 @@ export class RunPage {
 
   keep() { keep("run", { ...this.state, landscape: this.name }); }
 
-  /** Takes changes of the state: keeps the address in step and draws what they concern. */
+  /** Applies changes of the state: updates the address and redraws the affected parts. */
   set(changes, { draw = true, controls: rebuild = false } = {}) {
     Object.assign(this.state, changes);
     for (const [name, value] of Object.entries(changes)) if (value === undefined || value === "") delete this.state[name];
@@ -200,7 +200,7 @@ export class RunPage {
 
   // -- drawing ----------------------------------------------------------------------------------------------------------
 
-  /** What is asked of the server for the picture. */
+  /** The request to the server for the picture. */
   asked() {
     const asked = { run: this.run.id, landscape: this.name, log: "auto" };
     for (const name of ASKED) if (this.state[name] !== undefined) asked[name] = this.state[name];
@@ -238,7 +238,7 @@ export class RunPage {
 
   restyle = perFrame(() => this.again(lookOf(this.state)));
 
-  /** Draws the same answer again, in another look or place; the path still ends where the player stands. */
+  /** Redraws the same answer with another look or size; the path still ends at the player's snapshot. */
   async again(look) {
     try {
       await this.view?.again(look);
@@ -248,7 +248,7 @@ export class RunPage {
     }
   }
 
-  /** Brings what stands around the picture in step with it. */
+  /** Updates the parts around the picture. */
   shown() {
     const { answer } = this.view;
     if (!answer) return;
@@ -284,7 +284,7 @@ export class RunPage {
 
   showControls() {
     fill(this.tools, toolbar(this));
-    this.pointing.hidden = this.exactly.hidden = this.state.kind === "barcode"; // which has no point to look at
+    this.pointing.hidden = this.exactly.hidden = this.state.kind === "barcode"; // a barcode has no points
     this.signals = new EventTarget();
     fill(this.panel, controls(this));
     this.offered = this.observables();
@@ -309,7 +309,7 @@ export class RunPage {
     fill(this.table, dataTable(() => this.view.field(), landscape.axes, () => this.state.observable || "loss", () => address("csv", this.asked())));
   }
 
-  /** Reads the run anew, where a landscape has ended, is new, or is gone. */
+  /** Reads the run again after a landscape has ended, is new, or is gone. */
   async reread() {
     try {
       const run = await ask("run", { run: this.run.id }), before = this.name;
@@ -319,7 +319,7 @@ export class RunPage {
       this.showTabs();
       this.showState();
       this.showFacts();
-      if (this.observables() !== this.offered) { // an extension has added one; else a control in use stays as it is
+      if (this.observables() !== this.offered) { // an extension has added one; otherwise a control in use is not replaced
         this.settle();
         this.showControls();
       }

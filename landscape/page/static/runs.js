@@ -39,7 +39,7 @@ export class RunsPage {
     this.select(false);
     await this.read();
     if (this.closed) return;
-    let times = 0; // what changed before the stream was open is in none of its events
+    let times = 0; // changes before the stream opened are in none of its events
     this.stop = listen({}, { runs: body => this.changed(body) }, () => {
       if (times++ || this.scanning || [...this.runs.values()].some(run => run.pending)) this.read();
     });
@@ -106,7 +106,7 @@ export class RunsPage {
         onclick: () => { this.set({ sort: name === column && !down ? `-${name}` : name }); this.showHead(); } }, WORDS.columns[name], name === column ? (down ? " ↓" : " ↑") : ""))));
   }
 
-  /** Makes elements for the rows in sight alone. */
+  /** Makes elements only for the visible rows. */
   paint() {
     if (!this.body.isConnected) return;
     const top = this.body.getBoundingClientRect().top;
@@ -137,7 +137,7 @@ export class RunsPage {
 
   // -- selection ------------------------------------------------------------------------------------------------------------
 
-  /** Takes the run's first landscape, of as many axes as the ones selected before where it has one, or drops all of its. */
+  /** Selects the run's first landscape, preferably with the axes of the selected ones, or deselects all of the run's. */
   tick(run, on) {
     for (const one of run.landscapes) this.selected.delete(`${run.id}|${one.name}`);
     if (on) {
@@ -185,7 +185,7 @@ function sorting(text) {
   return COLUMNS.includes(name) ? [name, (text || "-when").startsWith("-")] : ["when", true];
 }
 
-/** Numbers by size, words by the alphabet; what is not known, or not read yet, comes last in both orders. */
+/** Numbers by size, texts alphabetically; unknown or unread values come last in both orders. */
 function order(one, other, column, down) {
   const [a, b] = [one[column], other[column]];
   const none = value => value === null || value === undefined || value === "";

@@ -1,13 +1,13 @@
-// Cross-sections through a point of two axes: the row and the column of the grid that pass it, each with its band.
+// Cross-sections through a point of two axes: its row and its column of the grid, each with its band.
 import { getLooks, getPlotly } from "./api.js";
 import { el, fill } from "./dom.js";
 import { darkNow } from "./theme.js";
 import { WORDS } from "./words.js";
 
-const INTERPOLATED = ", interpolated"; // as the server notes it of a point of a refined landscape that was not evaluated
+const INTERPOLATED = ", interpolated"; // the server's note on points of a refined landscape that were not evaluated
 const COLOURS = { light: ["#2f5d9b", "#b35c00"], dark: ["#7fb0ef", "#f0a04b"] };
 
-/** What the arrays of a figure say at one index: the value and two standard errors, or that it is interpolated. */
+/** The arrays of a figure at one index: the value and two standard errors, or that it is interpolated. */
 export function valueAt(field, j, i) {
   return { ...numbersAt(field, j, i), interpolated: field.notes?.[j]?.[i] === INTERPOLATED };
 }
@@ -21,7 +21,7 @@ function numbersAt(field, j, i) {
 }
 
 /** The two curves through a grid point: coordinates, values, half the width of the band, which points are interpolated;
- * gaps where there is no value. */
+ * missing values are gaps. */
 function curvesThrough(field, j, i) {
   const row = { x: field.x, value: [], band: [], between: [] }, column = { x: field.y, value: [], band: [], between: [] };
   const add = (curve, point, shown) => {
@@ -35,14 +35,14 @@ function curvesThrough(field, j, i) {
   return [row, column];
 }
 
-/** Ticks at 1, 2, 5 x 10^k, as those of the picture; over many decades at powers of ten, at most six of them. */
+/** Ticks at 1, 2, 5 x 10^k, like the picture's; over many decades at powers of ten, at most six. */
 function roundTicks(values) {
   const known = values.filter(value => value > 0 && Number.isFinite(value)), low = Math.log10(Math.min(...known)), high = Math.log10(Math.max(...known));
   if (!known.length) return {};
   const first = Math.floor(low), decades = Array.from({ length: Math.ceil(high) - first + 1 }, (_, k) => first + k);
   const within = all => all.filter(value => Math.log10(value) >= low - 0.05 && Math.log10(value) <= high + 0.05);
   let ticks = within(decades.flatMap(power => [1, 2, 5].map(digit => digit * 10 ** power)));
-  if (ticks.length < 2) return {}; // less than a factor of two: plotly knows best
+  if (ticks.length < 2) return {}; // less than a factor of two: leave it to plotly
   if (ticks.length > 6) ticks = within(decades.map(power => 10 ** power));
   const every = Math.ceil(ticks.length / 6), kept = ticks.filter((_, k) => k % every === 0);
   return { tickmode: "array", tickvals: kept, ticktext: kept.map(value => String(Number(value.toPrecision(3)))) };

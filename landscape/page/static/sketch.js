@@ -1,4 +1,4 @@
-// The first picture: the field of a flat figure, its path and its frame on a canvas, where plotly will draw them a second later.
+// The first picture: the field of a flat figure, its path and its frame on a canvas, until plotly draws them a second later.
 import { numbers } from "./api.js";
 import { role } from "./look.js";
 
@@ -52,7 +52,7 @@ function plain(text) {
   return (text || "").replace(/<[^>]*>/g, "");
 }
 
-/** The pixels of a field: bilinear between its points, in bands or lines at its levels, or shaded. */
+/** The pixels of a field: interpolated bilinearly, in bands or lines at its levels, or shaded. */
 function paintField(field, box, pixels, xrange, yrange) {
   const { values, shape: [rows, cells] } = numbers(field.z), width = Math.round(box.width * pixels), height = Math.round(box.height * pixels);
   const across = weights(numbers(field.x).values, width, xrange[0], xrange[1]), down = weights(numbers(field.y).values, height, yrange[1], yrange[0]);
@@ -60,7 +60,7 @@ function paintField(field, box, pixels, xrange, yrange) {
   const style = field.type === "heatmap" ? "heatmap" : contours.coloring || "fill", extra = style === "fill" ? 0.5 : 0;
   const [low, high] = style === "heatmap" ? [zmin, zmax] : [start - extra * size, end + extra * size];
   const colour = table(field.colorscale), line = Math.max(1, (field.line?.width ?? 1) * pixels) / 2;
-  const counted = new Float32Array(width * height); // where a pixel lies, in levels
+  const counted = new Float32Array(width * height); // the value of each pixel, in levels
   for (let j = 0; j < height; j++) {
     const v = down[2 * j], base = down[2 * j + 1];
     for (let i = 0; i < width; i++) {
@@ -85,7 +85,7 @@ function paintField(field, box, pixels, xrange, yrange) {
   return image;
 }
 
-/** For each of `count` pixels from `first` to `last`: the share of the next point, and the point before it; -1 outside. */
+/** For each of `count` pixels from `first` to `last`: the index of the point before it (-1 outside), and the share of the next. */
 function weights(points, count, first, last) {
   const result = new Float32Array(2 * count);
   for (let pixel = 0; pixel < count; pixel++) {

@@ -1,4 +1,4 @@
-// How far a landscape is, in a badge, a bar and a few words.
+// The progress of a landscape as a badge, a bar and a few words.
 import { el } from "./dom.js";
 import { WORDS } from "./words.js";
 

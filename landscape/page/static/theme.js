@@ -1,4 +1,4 @@
-// Light or dark: as the system has it, unless a user chooses; the choice is kept in this browser.
+// Light or dark: by the system, unless the user chooses; the choice is kept in this browser.
 import { el, fill } from "./dom.js";
 import { WORDS } from "./words.js";
 
@@ -26,7 +26,7 @@ export function startTheme(select) {
   fill(select, Object.entries(WORDS.themes).map(([value, name]) => el("option", { value, selected: value === chosen }, name)));
   select.addEventListener("change", () => {
     chosen = select.value;
-    try { localStorage.setItem("landscape-theme", chosen); } catch { /* then it holds until the page is closed */ }
+    try { localStorage.setItem("landscape-theme", chosen); } catch { /* then the choice lasts until the page is closed */ }
     changed();
   });
   system.addEventListener("change", changed);

@@ -1,4 +1,4 @@
-// Small pictures of landscapes, drawn from a byte per point; asked for when they come into sight.
+// Small pictures of landscapes, drawn from a byte per point; requested when they become visible.
 import { ask, bytesOf, getLooks } from "./api.js";
 import { el } from "./dom.js";
 import { darkNow } from "./theme.js";
@@ -12,7 +12,7 @@ const seen = new IntersectionObserver(entries => {
   for (const entry of entries) if (entry.isIntersecting) { seen.unobserve(entry.target); next(); }
 }, { rootMargin: "120px" });
 
-/** A canvas that fills itself; `generation` tells pictures of the same landscape apart. */
+/** A canvas that fills itself; `generation` distinguishes pictures of the same landscape. */
 export function thumbnail(run, landscape, generation, title) {
   const canvas = el("canvas", { class: "thumb", width: WIDTH, height: WIDTH, role: "img", "aria-label": title, title });
   const key = `${run}|${landscape}|${generation}`;
@@ -57,7 +57,7 @@ async function colours() {
   return table;
 }
 
-/** Paints the bytes of a thumbnail over a canvas. */
+/** Paints the bytes of a thumbnail on a canvas. */
 export async function paint(canvas, { width, height, levels }, smooth = false) {
   const colour = await colours(), bytes = bytesOf(levels);
   const dark = darkNow(), missing = { 255: dark ? [48, 56, 69] : [223, 227, 232], 254: dark ? [170, 178, 190] : [59, 63, 70], 253: [194, 87, 12] };

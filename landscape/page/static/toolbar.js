@@ -10,7 +10,7 @@ export function toolbar(page) {
     el("button", { type: "button", class: "single", onclick: () => page.fullScreen() }, WORDS.fullScreen)];
 }
 
-/** What dragging over a picture does: it zooms, or marks a box of which the pressed button makes something. */
+/** The effect of dragging over a picture: zooming, or marking a box for the pressed button. */
 function boxButtons(page) {
   const { kind } = page.state, axes = page.landscape.axes.length, flat = !["surface", "volume", "barcode"].includes(kind);
   return [flat && axes < 3 ? modeButton(page, "box") : null, flat ? modeButton(page, "patch") : null];

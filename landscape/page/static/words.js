@@ -1,7 +1,7 @@
-// All words of the page. Numbers are put into sentences here and nowhere else.
+// All words of the page. Numbers are put into sentences only here.
 const count = (number, one, many) => `${number} ${number === 1 ? one : many}`;
 const digits = (value, places = 4) => (Number.isFinite(value) ? String(Number(value.toPrecision(places))) : "–");
-/** Two standard errors, as pictures have them beside a value; nothing where they are not known. */
+/** Two standard errors, as beside a value in pictures; empty if they are not known. */
 const within = twice => (Number.isFinite(twice) ? ` ± ${digits(twice, 2)} (2 s.e.)` : "");
 const withinError = error => within(Number.isFinite(error) ? 2 * error : NaN);
 

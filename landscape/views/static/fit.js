@@ -1,6 +1,6 @@
 // Fits a figure of `draw` to its place on a page: its width, its theme. The report and the live page share it.
 
-const NARROW = 560; // pixels; below that the colour bar goes under the plot and titles are cut to their first words
+const NARROW = 560; // pixels; in a narrower figure the colour bar is below the plot and titles are cut to their first words
 
 function legendRows(data, width) {
   const names = data.filter(t => t.showlegend !== false && t.name).map(t => t.name.length * 5.9 + 48);
@@ -31,10 +31,10 @@ function merge(target, change) {
   }
 }
 
-// Sizes are in pixels, so that words keep their size and the plot takes what is left of the width.
+// Sizes are in pixels: words keep their size, and the plot takes the rest of the width.
 export function fit(figure, width, tallest) {
   const { data, layout } = figure, meta = layout.meta, narrow = width < NARROW;
-  // A bar without labels only carries the texts of lines: nothing of it is seen.
+  // A bar without labels is invisible: it only carries the texts of lines.
   const bars = data.filter(t => (t.colorbar && t.colorbar.showticklabels !== false) || (t.marker && t.marker.colorbar));
   const flat = !meta.space, margin = { ...layout.margin, t: meta.top ?? 30 };
   delete layout.updatemenus;
@@ -47,12 +47,12 @@ export function fit(figure, width, tallest) {
       for (const key of "xyz") layout.scene.camera.eye[key] *= 1.15;
     }
   }
-  if (!flat && width < 720) layout.scene.zaxis.title = { text: "" }; // the colour bar says what it is
+  if (!flat && width < 720) layout.scene.zaxis.title = { text: "" }; // the colour bar has the title
   let inner = width - margin.l - margin.r;
   let height = meta.equal ? inner * meta.plot[1] / meta.plot[0] : meta.plot[1];
   if (meta.space) height = Math.min(meta.plot[1], Math.max(300, inner * 0.8));
   height = Math.min(height, Math.max(tallest, meta.equal ? 0 : meta.plot[1]));
-  if (meta.equal) { // the rest of the width goes to the margins, so that the colour bar stays beside the plot
+  if (meta.equal) { // margins take the rest of the width, so the colour bar stays beside the plot
     const spare = inner - height * meta.plot[0] / meta.plot[1];
     margin.l += spare / 2; margin.r += spare / 2; inner -= spare;
   }
@@ -82,7 +82,7 @@ export function fit(figure, width, tallest) {
     k % Math.ceil(all.length / 4) === 0 || k === all.length - 1);
 }
 
-// The history keeps the heights of its panels; its legend takes as many rows as the width asks for.
+// The history keeps the heights of its panels; its legend takes as many rows as the width requires.
 export function fitHistory(figure, width) {
   const { data, layout } = figure, { meta, margin } = layout;
   const rows = layout.showlegend ? legendRows(data, width - margin.l - margin.r) : 0;
@@ -91,7 +91,7 @@ export function fitHistory(figure, width) {
   layout.height = meta.plot[1] + margin.t + margin.b;
 }
 
-// Step numbers that keep clear of each other; the last and the first stay.
+// Step numbers that do not overlap; the last and the first stay.
 function apart(layout, width, height) {
   const [x, y] = [layout.xaxis.range, layout.yaxis.range], kept = [], spots = [];
   const steps = layout.annotations.filter(a => a.name === "step");

@@ -14,14 +14,14 @@
     return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, restore(each)]));
   }
 
-  // The names of the figures that a view shows: one of a landscape, one or more of a comparison.
+  // The names of a view's figures: one for a landscape, one or more for a comparison.
   function namesOf(view) {
     const log = view.log ? "True" : "False";
     if (view.tiles) return store.comparisons[`${view.comparison}/${view.mode}/${view.kind}/${log}`];
     return [`${view.index}/${view.kind}/${view.observable}/${log}`];
   }
 
-  // Where the figures of a view go; a comparison has as many places as it shows figures.
+  // The places of a view's figures; a comparison has one per figure.
   function placesOf(view, count) {
     if (!view.tiles) return [view];
     for (let k = view.places.length; k < count; k++) {
@@ -40,7 +40,7 @@
   async function draw(view) {
     const figures = namesOf(view).map(name => restore(store.figures[name])), places = placesOf(view, figures.length);
     const space = figures.filter(figure => figure.layout.meta.space).length;
-    if (view.space || space) for (const place of places) Plotly.purge(place.plot); // gives the old WebGL contexts back
+    if (view.space || space) for (const place of places) Plotly.purge(place.plot); // frees the old WebGL contexts
     admit(view, space);
     for (const [k, place] of places.entries()) await drawAt(place, figures[k], view, figures.length);
     if (view.tiles && space > 1) linkCameras(places);
@@ -64,7 +64,7 @@
     place.plot.setAttribute("aria-label", words.title);
   }
 
-  // Scenes that are compared are seen from one side: who turns one turns all.
+  // Compared scenes share one camera: turning one turns all.
   function linkCameras(places) {
     let turning = false;
     for (const { plot } of places) plot.on("plotly_relayout", async change => {
@@ -76,7 +76,7 @@
     });
   }
 
-  // Keeps the number of 3-D scenes low: the views that were shown longest ago go back to their flat figures.
+  // Keeps the number of 3-D scenes low: the least recently shown views go back to their flat figures.
   function admit(view, space) {
     const at = scenes.indexOf(view);
     if (at >= 0) scenes.splice(at, 1);
@@ -103,7 +103,7 @@
     const count = (view.plot._transitionData?._frames || []).length || 1;
     const duration = still.matches ? 0 : Math.max(60, Math.min(500, 6000 / count));
     Plotly.animate(view.plot, null, { mode: "immediate", transition: { duration: 0 },
-      frame: { duration, redraw: true } }); // without it, plotly takes the contour lines away
+      frame: { duration, redraw: true } }); // without it, plotly removes the contour lines
   }
 
   function start(section) {
@@ -138,7 +138,7 @@
     Plotly.react(history, figure.data, figure.layout, { ...store.config, responsive: false, displayModeBar: false });
   }
 
-  // A figure is drawn when it comes near the window, so that a long page opens at once.
+  // A figure is drawn when it comes near the window, so a long page opens at once.
   const near = new IntersectionObserver(entries => {
     for (const entry of entries) {
       const view = views.find(each => (each.tiles || each.plot) === entry.target);
