@@ -1,4 +1,4 @@
-"""A point of a landscape inspected: its loss as the landscape has it, its layers, and those of the origin beside."""
+"""Inspect a point of a landscape: its loss in the landscape's arithmetic, its layers, and those of the origin."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ HERE = local_executors()
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found at a point.
+    """The result of inspecting a point.
 
     Attributes:
-        run, name: which landscape.
+        run, name: of the landscape.
         axes: the names of its axes.
         point: the coordinates.
-        why: how the point was chosen, where nobody named it; else ''.
-        loss, stderr: of the mean over the samples, to the bit what the landscape has there.
+        why: how the point was chosen, if it was not given; else ''.
+        loss, stderr: of the mean over the samples, with the same bits as in the landscape.
         origin_loss: at the origin, likewise.
-        here, origin: the layers of both.
-        findings: the rules that fire at the point, the first layer that breaks first.
-        at_origin: those that fire at the origin.
-        thresholds: of the rules that were asked.
+        here, origin: the layers at the point and at the origin.
+        findings: the rules that fire at the point, the first breaking layer first.
+        at_origin: the rules that fire at the origin.
+        thresholds: of the applied rules.
     """
 
     run: str
@@ -62,7 +62,7 @@ class Inspection:
 
     @property
     def first(self) -> LayerFinding | None:
-        """What the first layer that breaks has: of those that hold at the origin, where there is one."""
+        """The finding of the first breaking layer; one that does not fire at the origin, if there is one."""
         known = {(finding.layer, finding.rule) for finding in self.at_origin}
         new = [finding for finding in self.findings if (finding.layer, finding.rule) not in known]
         return next(iter(new or self.findings), None)
@@ -79,15 +79,15 @@ def inspect_point(
     folder: Path | None = None,
     executor: Executors = HERE,
 ) -> Inspection:
-    """Say which layer of the network goes wrong first at a point of a landscape, and how; nothing is written.
+    """Find which layer of the network breaks first at a point of a landscape, and how; nothing is written.
 
     Args:
         at: the coordinates, also beyond the grid; default: the first point whose loss is not finite, else the origin.
-        gradients: of the mean loss, per parameter, too; always where the rules are of these alone.
+        gradients: also inspect the gradients of the mean loss; always done if all rules are about gradients.
         rules: names of rules, or {name: threshold}; default: all with their defaults.
         problem: the callback; default: the one that the landscape was computed with, by its name.
         folder: where the callback is looked up first; default: where it was then.
-        executor: gives who answers; default: this process.
+        executor: returns the executor; default: this process.
 
     Raises:
         NotFoundError: there is no such run or landscape.
@@ -112,7 +112,7 @@ def inspect_point(
     refuse_too_far("at", point, landscape.plan.precision)
     setting, origin = setting_of(landscape), (0.0,) * len(axes)
     with executor(prepared, landscape, EVALUATIONS) as answers:
-        # The layers first: where user code raises they say in which one.
+        # The layers first: if user code raises, they tell in which one.
         seen = answers.ask(setting, [LayersAt(place, gradients) for place in dict.fromkeys((point, origin))])
         (values,) = answers.ask(setting, [AtPoints(np.array([point, origin], np.float64))])
     found = [tuple(layers.findings(thresholds)) for layers in seen]
@@ -124,10 +124,10 @@ def inspect_point(
 
 
 def _checked(at: Sequence[float], axes: Sequence[str]) -> tuple[float, ...]:
-    """The coordinates of a point of the axes.
+    """The checked coordinates of a point.
 
     Raises:
-        JobError: they are of other axes, or no finite numbers.
+        JobError: they do not fit the axes, or are no finite numbers.
     """
     point = tuple(at)
     if not all(is_number(coordinate) for coordinate in point):
@@ -138,7 +138,7 @@ def _checked(at: Sequence[float], axes: Sequence[str]) -> tuple[float, ...]:
 
 
 def _chosen(run: str, name: str, axes: int) -> tuple[tuple[float, ...], str]:
-    """The first point of the grid whose loss is not finite, or the origin; and which of them it is."""
+    """The first grid point whose loss is not finite, else the origin; and the reason in words."""
     surface = open_run(run)[name]
     places = np.argwhere(surface.status == NOT_FINITE)
     if not len(places):
@@ -149,7 +149,7 @@ def _chosen(run: str, name: str, axes: int) -> tuple[tuple[float, ...], str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What an inspection found, in lines and as plain values.
+# The result of an inspection as lines and as plain values.
 
 LONGEST_NAME = 36
 MOST_FINDINGS = 12
@@ -157,7 +157,7 @@ COLUMNS = ("min", "max", "mean", "spread", "zeros", "not finite", "× origin")
 
 
 def plain_inspection(found: Inspection) -> dict[str, Any]:
-    """As JSON holds it; numbers that are not finite are null."""
+    """The result for JSON; non-finite numbers are null."""
     first = found.first
     return {
         "run": found.run,
@@ -215,7 +215,7 @@ def _loss(found: Inspection) -> str:
 
 
 def _verdict(found: Inspection) -> list[str]:
-    """What breaks first, and what else."""
+    """The first break, and further findings."""
     first = found.first
     if first is None:
         return [f"no rule fires: {len(found.here.layers)} layers and operations, {len(found.thresholds)} rules"]
@@ -233,7 +233,7 @@ def _verdict(found: Inspection) -> list[str]:
 
 
 def _born(seen: LayersSeen, finding: LayerFinding) -> dict[str, str]:
-    """The operation that made the first value that is not finite, where the finding is of such values."""
+    """The operation that made the first non-finite value, for a finding about such values."""
     layer = next((layer for layer in seen.layers if layer.name == finding.layer), None)
     return {"operation": layer.born} if layer is not None and layer.born and "overflow" in finding.rule else {}
 

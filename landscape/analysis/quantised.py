@@ -1,4 +1,4 @@
-"""Two landscapes of one plane compared: their difference, the loss at the origin by bits, the steps of rounding."""
+"""Compare two landscapes of one plane: their difference, the loss at the origin by bits, the steps of rounding."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from landscape.store.runs import landscape_names
 from landscape.surface.surface import NOT_COMPUTED, Surface, stored_stderr
 
 # ----------------------------------------------------------------------------------------------------
-# The two landscapes that are compared, found by `RUN:NAME`, and what keeps them apart.
+# The two compared landscapes, named by `RUN:NAME`, and when they are incomparable.
 
 
 @dataclass(frozen=True)
 class Side:
-    """One landscape of a run, `run` as it was written and `path` where it lies."""
+    """One landscape of a run; `run` is as written by the user, `path` the run's place."""
 
     run: str
     path: str
@@ -52,22 +52,22 @@ class Side:
 
     @property
     def label(self) -> str:
-        """What texts call it: RUN:NAME."""
+        """Its name in texts: RUN:NAME."""
         return f"{self.run}:{self.name}"
 
     @cached_property
     def surface(self) -> Surface:
-        """Its values, without its levels."""
+        """Its values, without levels."""
         return self.store.read_surface()
 
     @property
     def rounding(self) -> str:
-        """What is rounded there, in words."""
+        """Its quantisation in words."""
         return self.store.record.rounding_in_words or "nothing rounded"
 
 
 def sides_of(first: str, second: str) -> tuple[Side, Side] | None:
-    """Both landscapes; None where neither text names one, as it may name the measures of weights.
+    """Both landscapes; None if neither text names one, since texts may also name measures of weights.
 
     Raises:
         JobError, NotFoundError: one of them names a landscape, and the other one does not.
@@ -92,7 +92,7 @@ def _side_of(text: str) -> Side | None:
 
 
 def _missing(text: str) -> LandscapeError:
-    """What a text that names no landscape is told, beside one that does."""
+    """The error of a text that names no landscape, beside one that does."""
     run, colon, name = text.rpartition(":")
     known = landscape_names(open_folder(run).name) if colon and run and open_folder(run).exists() else []
     if known:
@@ -101,10 +101,10 @@ def _missing(text: str) -> LandscapeError:
 
 
 def refuse_apart(first: Side, second: Side) -> None:
-    """Refuse landscapes that are not of one plane and the same samples.
+    """Refuse landscapes of different planes or samples.
 
     Raises:
-        JobError: says everything in which they differ.
+        JobError: lists all differences.
         LandscapeError: the coordinates of one are damaged.
     """
     records = [side.store.record for side in (first, second)]
@@ -133,7 +133,7 @@ def refuse_apart(first: Side, second: Side) -> None:
     ]  # fmt: skip
     if differ:
         fields, remedies = ", ".join(field for field, _ in differ), dict.fromkeys(remedy for _, remedy in differ)
-        # No job makes two networks one; they can be shown, and not subtracted sample by sample.
+        # Two networks can be shown together, but not be subtracted sample by sample.
         way = "these are two networks, and" if one.origin != two.origin else f"{' and '.join(remedies)}; or"
         raise JobError(
             f"compare: {first.label} and {second.label} must have one plane and the same samples; they differ in "
@@ -152,24 +152,24 @@ def _same_points(first: Side, second: Side) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where the steps of rounded weights can be seen: near the origin, on a line or a patch where few weights change level.
+# The steps of rounded weights are visible near the origin, on a line or a patch on which few weights change level.
 #
-# Along a direction d, weight j goes to another level whenever t·dⱼ passes a whole step sⱼ of its rounding. On a line
-# of length ℓ there are about ℓ·Σⱼ abs(dⱼ)/sⱼ such changes, so that ℓ = K / Σⱼ abs(dⱼ)/sⱼ shows about K of them. With
-# scales that are taken at each point, all weights of a row also stretch with the largest one between the changes.
+# Along a direction d, weight j changes its level whenever t·dⱼ passes a whole step sⱼ of its rounding. A line of length
+# ℓ has about ℓ·Σⱼ abs(dⱼ)/sⱼ such changes, so ℓ = K / Σⱼ abs(dⱼ)/sⱼ shows about K of them. If scales are taken at each
+# point, all weights of a row also stretch with the largest one between the changes.
 #
-# On a patch each side is such a line of its own axis. A change of level is a straight cut through the patch, across
+# On a patch each side is such a line along its axis. A change of level is a straight cut through the patch, across
 # which weight j passes from one level to the next; between the cuts lie the treads.
 
 CHANGES = 24  # of single weights on the line
 FLOAT32_ERROR = 2.0**-24  # of a weight, relative
-RESOLVED = 8  # times that error, so that cuts which are off by it stay between their points
-PATCH_CHANGES = 10  # on each side of the patch: the cuts of both sides cross, and more would leave no tread to be seen
+RESOLVED = 8  # times that error, so that cuts shifted by it stay between their points
+PATCH_CHANGES = 10  # on each side of the patch: the cuts of both sides cross, and more would leave no visible tread
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Both losses along a short line through the origin; the first one is the network before it is rounded."""
+    """Both losses along a short line through the origin; the first one is of the unrounded network."""
 
     axis: str
     at: Floats
@@ -179,14 +179,14 @@ class Steps:
 
 @dataclass(frozen=True)
 class LossPatch:
-    """Both losses on a small patch of the plane around the origin; the first is the network before it is rounded.
+    """Both losses on a small patch of the plane around the origin; the first is of the unrounded network.
 
     Attributes:
         axes: names of the first and the second axis.
         at: coordinates along each.
         plain, rounded: [second axis, first axis].
         origin: both losses at the origin itself.
-        precision: in which they were computed.
+        precision: of the computation.
     """
 
     axes: tuple[str, str]
@@ -201,13 +201,13 @@ def length_with_changes(
     problem: Problem, origin: State, direction: State, quantise: Quantisation, changes: int = CHANGES,
     *, option: str = "steps", which: str = "first",
 ) -> float:  # fmt: skip
-    """How long a line along a direction is on which about so many weights change their level.
+    """The length of a line along a direction on which about so many weights change their level.
 
     Args:
-        option, which: what a refusal calls what is asked for, and the axis.
+        option, which: the names of the option and of the axis in messages.
 
     Raises:
-        JobError: the direction moves nothing that is rounded.
+        JobError: the direction moves no rounded weight.
     """
     rounding = WeightRounding.of(problem.model, quantise)
     per_length = sum(
@@ -221,7 +221,7 @@ def length_with_changes(
 
 
 def places_on(length: float, count: int) -> Floats:
-    """Coordinates as far on either side of the origin, which is one of an odd count."""
+    """Coordinates symmetric around the origin, which is among them if the count is odd."""
     return np.linspace(-length / 2, length / 2, count)
 
 
@@ -233,7 +233,7 @@ def points_of_line(length: float, count: int, axes: int) -> Floats:
 
 
 def rows_of_patch(at: tuple[Floats, Floats], axes: int) -> list[Floats]:
-    """The points of the patch, a row of one coordinate of the second axis each: [count, axes]."""
+    """The points of the patch, one array [count, axes] per coordinate of the second axis."""
     rows = []
     for second in at[1]:
         points = np.zeros((len(at[0]), axes))
@@ -245,10 +245,10 @@ def rows_of_patch(at: tuple[Floats, Floats], axes: int) -> list[Floats]:
 def fine_enough(
     problem: Problem, setting: EvaluationSetting, quantise: Quantisation, at: Sequence[Floats]
 ) -> EvaluationSetting:
-    """The setting itself where its arithmetic tells neighbouring points of a patch apart, else that in float64.
+    """The setting itself if its arithmetic resolves neighbouring points of a patch, else the same in float64.
 
-    In float32 every weight is off by up to 2⁻²⁴ of itself, by which a cut moves; a step between two points has to move
-    weights by much more. float64 takes several times as long, of convolutions ten times.
+    In float32 every weight has an error of up to 2⁻²⁴ of itself, which shifts a cut; a step between two points must
+    move weights by much more. float64 takes several times as long, for convolutions ten times.
     """
     names = list(WeightRounding.of(problem.model, quantise).infos)
     error = FLOAT32_ERROR * _total(setting.origin, names)
@@ -262,18 +262,18 @@ def fine_enough(
 
 
 def _total(state: Mapping[str, Tensor], names: Sequence[str]) -> float:
-    """Σ abs(w) over tensors, those of them that there are."""
+    """Σ abs(w) over the named tensors that exist."""
     return sum(float(state[name].abs().sum(dtype=torch.float64)) for name in names if name in state)
 
 
 def in_double(setting: EvaluationSetting) -> EvaluationSetting:
-    """The setting in float64 and eagerly, in which single changes of level are not lost among rounding errors."""
+    """The setting in float64 and eager, so that single changes of level exceed rounding errors."""
     plan = replace(setting.plan, precision="float64", bfloat16_weights=False, engine=Engine())
     return replace(setting, plan=plan)
 
 
 # ----------------------------------------------------------------------------------------------------
-# The comparison: what is asked for, what it costs, what is found.
+# The comparison: its options, cost and result.
 
 ALL_BITS = tuple(range(1, MOST_BITS + 1))
 HERE = local_executors()
@@ -281,13 +281,13 @@ HERE = local_executors()
 
 @dataclass(frozen=True)
 class Compare:
-    """What is asked of two landscapes.
+    """The options of a comparison of two landscapes.
 
     Args:
-        points: of the grid, at most, at which the paired error is evaluated where the losses of samples are not stored.
-        bits: widths for the curve of the loss at the origin; none: no curve.
-        steps: points of the line on which the steps of rounding are shown; 0: none.
-        patch: points per side of the patch on which they are; 0: none. Two evaluations of all samples each.
+        points: the most grid points at which the paired error is evaluated if the losses of samples are not stored.
+        bits: widths for the curve of the loss at the origin; empty: no curve.
+        steps: points of the line that shows the steps of rounding; 0: no line.
+        patch: points per side of the patch that shows them; 0: no patch. Two evaluations of all samples per point.
     """
 
     points: int = 25
@@ -298,7 +298,7 @@ class Compare:
 
 @dataclass(frozen=True)
 class AtBits:
-    """The loss at the origin with so many bits, and how far it is from that of the network before it is rounded."""
+    """The loss at the origin with so many bits, and its difference from that of the unrounded network."""
 
     bits: int
     values: Mapping[str, float]  # observables
@@ -308,13 +308,13 @@ class AtBits:
 
 @dataclass(frozen=True)
 class QuantisedComparison:
-    """What was found; arrays over the grid, NaN where not known.
+    """The result of a comparison; arrays over the grid, NaN if not known.
 
     Attributes:
         stderr: the paired error of the difference at each point.
         stored: whether that comes from stored losses, at every point.
-        origin: at the origin, both evaluated.
-        evaluations: of all samples, which it took.
+        origin: both losses evaluated at the origin.
+        evaluations: the number of evaluations of all samples.
     """
 
     first: Side
@@ -333,7 +333,7 @@ class QuantisedComparison:
 
     @property
     def ratio(self) -> float:
-        """How many times smaller the paired error is than the unpaired one: the median where both are known."""
+        """The unpaired error over the paired one: the median over points where both are known."""
         known = np.isfinite(self.stderr) & (self.stderr > 0) & np.isfinite(self.unpaired)
         return float(np.median(self.unpaired[known] / self.stderr[known])) if known.any() else math.nan
 
@@ -353,10 +353,10 @@ def compare_landscapes(
     Args:
         problem: the callback; default: the one that the first landscape was computed with, by its name.
         folder: where the callback is looked up first; default: where it was then.
-        tell: gets a line on what a patch costs before it is begun, and one on how long it still takes.
+        tell: is called with a line on the cost of a patch before it begins, and one on the time left.
 
     Raises:
-        JobError: they have other planes or samples, with a list of what differs; or nothing that is asked for.
+        JobError: they have different planes or samples; the message lists the differences. Or an option does not fit.
     """
     asked = asked or Compare()
     refuse_apart(first, second)
@@ -369,7 +369,7 @@ def compare_landscapes(
     widths = asked.bits if quantise is not None else ()
     if asked.patch:
         _refuse_patch(quantise, len(first.store.shape))
-    # Of each the origin too, for the rise; of a patch once for all of its points.
+    # Each also evaluates the origin, for the rise; a patch does so once for all its points.
     cost = 4 * len(spots) + 4 + 2 * len(widths) + 4 * lines + 2 + 2 * asked.patch**2
     names = [axis.name for axis in first.surface.axes]
     with executor(prepared[0], landscapes[0], cost) as answers:
@@ -388,7 +388,7 @@ def compare_landscapes(
 
 
 def _stored_errors(one: Surface, two: Surface) -> Floats:
-    """The paired error at every point that both have."""
+    """The paired error from stored losses at every common point."""
     assert one.loss_samples is not None
     assert two.loss_samples is not None
     stderr = stored_stderr(one.loss_samples, two.loss_samples)
@@ -408,7 +408,7 @@ def _prepared(side: Side, problem: Callback | None, folder: Path | None) -> Prep
 
 
 def _spots(first: Side, second: Side, most: int) -> NDArray[np.int64]:
-    """Places at which both landscapes have values: at most so many, evenly spaced with both ends, or the middle."""
+    """At most so many places where both landscapes have values: evenly spaced with both ends, or only the middle."""
     shape = first.store.shape
     per_axis = math.floor(most ** (1 / len(shape)) + 1e-9)
     if not per_axis:
@@ -424,7 +424,7 @@ def _spots(first: Side, second: Side, most: int) -> NDArray[np.int64]:
 
 @dataclass
 class _Evaluations:
-    """What is evaluated of both landscapes beside their values, and how many evaluations of all samples that takes."""
+    """Additional evaluations of both landscapes, and their number."""
 
     prepared: PreparedJob
     executor: Executor
@@ -433,7 +433,7 @@ class _Evaluations:
     count: int = 0
 
     def errors_at(self, surface: Surface, spots: NDArray[np.int64]) -> Floats:
-        """The paired error over the grid: NaN but at these places."""
+        """The paired error over the grid: NaN except at these places."""
         stderr = np.full(surface.loss.shape, np.nan)
         if len(spots):
             grid = np.stack([surface.axes[k].coordinates[spots[:, -1 - k]] for k in range(len(surface.axes))], -1)
@@ -507,15 +507,15 @@ class _Evaluations:
 
 
 def _both(rounded: EvaluationSetting) -> tuple[EvaluationSetting, EvaluationSetting]:
-    """That of the network before it is rounded, and after."""
+    """The settings of the unrounded and of the rounded network."""
     return replace(rounded, plan=rounded.plan.rounding(None)), rounded
 
 
 def asked_bits(text: str) -> tuple[int, ...]:
-    """The widths that a text names, such as `1-16`, `2,4,8`; `none` for none.
+    """The widths in a text such as `1-16` or `2,4,8`; `none` for none.
 
     Raises:
-        JobError: it is no such list, or a width is not from 1 to 16.
+        JobError: the text is no such list, or a width is not from 1 to 16.
 
     >>> asked_bits("1-3,8")
     (1, 2, 3, 8)

@@ -1,4 +1,4 @@
-"""What was found of two landscapes: as a document, lines of text, tables and pictures, and kept with the landscape."""
+"""The comparison of two landscapes as a document, lines of text, tables and pictures; keeping it with the landscape."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SAYING = (
 
 
 def document(found: QuantisedComparison) -> dict[str, Any]:
-    """Everything, as JSON values; arrays over the grid have the last axis first, null where not known."""
+    """The whole comparison as JSON values; arrays over the grid have the last axis first, null if not known."""
     surface, steps, patch = found.first.surface, found.steps, found.patch
     return {
         "first": {"landscape": found.first.label, "rounding": found.first.rounding},
@@ -105,7 +105,7 @@ def lines_of(found: QuantisedComparison) -> list[str]:
 
 
 def tables_of(found: QuantisedComparison) -> dict[str, dict[str, Floats]]:
-    """The values as columns of tables, by the names of these; grids with the first axis fastest."""
+    """The values as columns of tables, by table; grids with the first axis fastest."""
     surface = found.first.surface
     losses = [np.asarray(side.surface.loss, np.float64) for side in (found.first, found.second)]
     axes = {axis.name: axis.coordinates for axis in surface.axes}
@@ -168,7 +168,7 @@ def _of_grid(found: QuantisedComparison) -> Iterator[str]:
         clear = int((np.abs(difference[known]) > 2 * found.stderr[known]).sum())
         where = "evaluated; keep_samples: true of the job would store them for all"
         where = "all from stored losses" if found.stored else where
-        # Of a landscape beside itself no pair differs, and nothing is so many times as large.
+        # For a landscape compared with itself no pair differs, and the ratio is not finite.
         ratio = f", and the unpaired error is {number_text(found.ratio, 3)} times as large" * math.isfinite(found.ratio)
         points = int(known.sum())
         yield (
@@ -177,7 +177,7 @@ def _of_grid(found: QuantisedComparison) -> Iterator[str]:
 
 
 def line_of_steps(steps: Steps) -> str:
-    """How far the loss of the rounded network jumps on the short line."""
+    """The text on the jumps of the rounded network's loss on the short line."""
     jumps = np.abs(np.diff(steps.rounded - steps.plain))
     jumps = jumps[np.isfinite(jumps)]
     line = f"steps along {steps.axis}, {len(steps.at)} points within ±{steps.at[-1]:.3g}: "
@@ -216,7 +216,7 @@ def _nested(values: Any) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The files of a comparison: pictures of the difference, of the loss per bit width, of the steps; or tables of them.
+# The files of a comparison: pictures of the difference, of the loss by bits and of the steps; or tables of these.
 
 TABLE = "csv"
 FORMATS = (*DRAWN, TABLE)
@@ -252,7 +252,7 @@ def pictures_of(found: QuantisedComparison) -> dict[str, Any]:
 
 
 def write_pictures(found: QuantisedComparison, folder: Path, formats: Sequence[str]) -> list[Path]:
-    """Write the figures into a folder, and the values as tables where `csv` is among the formats; the paths.
+    """Write the figures into a folder, and with `csv` the values as tables; returns the paths.
 
     Raises:
         JobError: an unknown format.
@@ -270,34 +270,34 @@ def write_pictures(found: QuantisedComparison, folder: Path, formats: Sequence[s
 
 
 # ----------------------------------------------------------------------------------------------------
-# Keeps what was found of rounding with the quantised landscape, whose report and page show it.
+# Keeping the results on rounding with the quantised landscape, for its report and page.
 
 MOST_KEPT = 1001  # points of the short line: they are read whenever the landscape is opened
 
 
 def check_keepable(first: Side, second: Side, steps: int) -> None:
-    """Refuse what could not be kept, before anything is computed.
+    """Refuse results that could not be kept, before anything is computed.
 
     Raises:
         JobError: neither landscape is quantised, or the line has too many points.
-        LandscapeError: a driver writes the run, or the disk takes nothing.
+        LandscapeError: a driver writes the run, or the disk cannot be written.
     """
     side = _rounded_one(first, second)
     if steps > MOST_KEPT:
         raise JobError(f"steps: must be at most {MOST_KEPT} with --keep, not {steps}")
     refuse_unwritable(side.path)
     if driver_alive(side.path):
-        with writing(side.path):  # refused now, and not after the work
+        with writing(side.path):  # a refusal must come now, not after the work
             pass
 
 
 def keep(found: QuantisedComparison) -> None:
-    """Put the curve over the bits and the steps into the document of the quantised landscape.
+    """Put the curve over the bits and the steps into the record of the quantised landscape.
 
-    What was kept before, over the same samples, and was not asked for now stays.
+    Earlier results over the same samples that were not computed now are kept.
 
     Raises:
-        LandscapeError: a driver writes the run, or the disk takes nothing.
+        LandscapeError: a driver writes the run, or the disk cannot be written.
     """
     side = _rounded_one(found.first, found.second)
     samples = side.store.record.num_samples
@@ -316,7 +316,7 @@ def keep(found: QuantisedComparison) -> None:
 
 
 def _rounded_one(first: Side, second: Side) -> Side:
-    """The quantised landscape, the second one where both are."""
+    """The quantised landscape; the second one if both are."""
     for side in (second, first):
         if side.store.record.quantisation is not None:
             return side

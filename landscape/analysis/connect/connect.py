@@ -1,4 +1,4 @@
-"""Two networks connected: one matched to the other if asked, a curve trained between them and drawn in its plane."""
+"""Connect two networks: optionally match one to the other, train a curve between them, and draw it in its plane."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ from landscape.surface.barriers import Barrier, Barriers, Curve, PathColumns, ba
 from landscape.surface.record_entries import BarrierRecord, ConnectionRecord, WayRecord
 
 POINTS = 61  # of the line and of the curve, as Garipov et al. 2018 evaluate
-AT_ONCE = 8  # points that one question asks for
+AT_ONCE = 8  # points of one work item
 
 
 @dataclass(frozen=True)
 class Values1D:
-    """Observables along the line or the curve, over t [n], with the columns and barriers that describe them.
+    """Observables along the line or the curve, over t [n], with their columns and barriers.
 
     Attributes:
-        values: means and standard errors by name, as those of a surface, [n] each.
+        values: means and standard errors by name, like those of a surface, [n] each.
         loss: Garipov's columns of the loss, over the length in weight space.
     """
 
@@ -66,7 +66,7 @@ class Values1D:
 def both_ways(
     prepared: PreparedJob, ends: Sequence[State], kind: Curve, points: int, executors: Executors
 ) -> tuple[Values1D, Values1D]:
-    """The line and the curve, evaluated as points of the plane; the ends as whole networks, so by their own bytes."""
+    """The line and the curve, evaluated as points of the plane; the ends as whole networks, with their exact bytes."""
     (landscape,) = prepared.landscapes
     networks = [axis.record.networks or () for axis in landscape.directions]
     corners = np.array([[network.at for network in axis] for axis in networks]).T
@@ -78,7 +78,7 @@ def both_ways(
         pieces = [AtPoints(inner[begin : begin + AT_ONCE]) for begin in range(0, len(inner), AT_ONCE)]
         between = [_numbers(answer) for answer in executor.ask(setting, pieces)]
         wholes = executor.ask(setting, [AtWeights(executor.share(end)) for end in ends])
-        # The error of the rise at the second network is known at its point of the plane alone.
+        # The error of the rise at the second network is only known at its point of the plane.
         (at_second,) = executor.ask(setting, [AtPoints(corners[1:2])])
     names = list(_numbers(wholes[0]))
     along = {name: np.concatenate([part[name] for part in between]) for name in between[0]}
@@ -108,7 +108,7 @@ def _described(
 
 
 def way_record(way: Values1D) -> WayRecord:
-    """A way as it is kept: what is not finite is None."""
+    """The record of a way; non-finite numbers are None."""
     barriers = {} if way.barriers is None else {
         name: BarrierRecord(height=barrier.height, alpha=barrier.alpha, stderr=finite_or_none(barrier.stderr))
         for name, barrier in (
@@ -124,7 +124,7 @@ def way_record(way: Values1D) -> WayRecord:
 
 
 def recorded_ways(record: ConnectionRecord) -> tuple[Values1D, Values1D] | None:
-    """The line and the curve that a document keeps; None where they are not whole."""
+    """The line and the curve in a record; None if they are incomplete."""
     t, found = np.array(record.t), []
     for way in (record.on_line, record.on_curve):
         values = {name: np.array(list(map(_or_nan, numbers))) for name, numbers in way.values.items()}
@@ -146,17 +146,17 @@ def _or_nan(value: float | None) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Files of weights that were made here, each with what it was made from, so that it is made once.
+# Files of weights made here, each with a description of its inputs, so that it is made only once.
 
 MADE_OF, LOSSES = "made_of", "losses"  # the metadata of the file
-BEND, VELOCITY = "bend.", "velocity."  # what the names of tensors begin with while a bend is trained
+BEND, VELOCITY = "bend.", "velocity."  # prefixes of tensor names while a bend is trained
 
 
 def read_made(file: Path, made_of: Mapping[str, Any], what: str) -> bool:
-    """Whether the file is there and was made from the same; what a name says of it is `what`.
+    """Whether the file exists and was made from the same inputs; `what` names it in messages.
 
     Raises:
-        JobError: it holds something else.
+        JobError: the file was made from other inputs.
     """
     if not file.exists():
         return False
@@ -193,7 +193,7 @@ def write_made(file: Path, weights: State, made_of: Mapping[str, Any], losses: S
 
 
 def _in_order(data: bytes) -> Iterator[bytes | memoryview]:
-    """The parts of a safetensors file with its metadata sorted: safetensors orders them otherwise in each process."""
+    """The parts of a safetensors file with sorted metadata: safetensors orders them differently in each process."""
     end = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:end])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
@@ -204,12 +204,12 @@ def _in_order(data: bytes) -> Iterator[bytes | memoryview]:
 
 
 def read_losses(file: Path) -> tuple[float, ...]:
-    """The losses of the epochs that a file of weights was trained for; none where it does not say."""
+    """The losses of a weight file's training epochs; empty if the file does not record them."""
     return tuple(json.loads(read_about(file).get(LOSSES, "[]")))
 
 
 def write_progress(file: Path, progress: BendProgress, made_of: Mapping[str, Any]) -> None:
-    """Keep how far the training of a bend is, beside its file.
+    """Write the progress of a bend's training beside its file.
 
     Raises:
         LandscapeError: it cannot be written.
@@ -221,7 +221,7 @@ def write_progress(file: Path, progress: BendProgress, made_of: Mapping[str, Any
 
 
 def read_progress(file: Path, made_of: Mapping[str, Any]) -> BendProgress | None:
-    """How far the training of this bend was; None where it was not begun, or where that is of another one."""
+    """The progress of this bend's training; None if there is none, or it belongs to another bend."""
     beside = _beside(file)
     try:
         if not beside.exists() or read_about(beside).get(MADE_OF) != canonical_json(made_of):
@@ -237,7 +237,7 @@ def read_progress(file: Path, made_of: Mapping[str, Any]) -> BendProgress | None
 
 
 def remove_progress(file: Path) -> None:
-    """Forget how far the training was, once the bend is there."""
+    """Remove the progress file, once the bend is complete."""
     _beside(file).unlink(missing_ok=True)
 
 
@@ -249,21 +249,21 @@ def _beside(file: Path) -> Path:
 
 log = logging.getLogger("landscape")
 
-GRADIENT = 3  # evaluations, that a step takes about as long as
-CHECKED_SAMPLES = 256  # on which a matched network must compute what it did
+GRADIENT = 3  # evaluations: the cost of a step
+CHECKED_SAMPLES = 256  # on which a matched network must give the same outputs
 
 
 @dataclass(frozen=True)
 class Connection:
-    """What connects two networks.
+    """The connection of two networks.
 
     Attributes:
         name: of the landscape, the plane of the networks and the bend.
         line, curve: the straight line between them, and the trained curve.
         bend: the file of the bend's weights.
-        matched: the file of the second network with its units matched to the first; None where that was not asked for.
-        epochs: the mean training loss of each.
-        inner_products: of the first network with the second, and with the matched one; None where it is not matched.
+        matched: the file of the second network with its units matched to the first; None without matching.
+        epochs: the mean training loss of each epoch.
+        inner_products: of the first network with the second, and with the matched one; None without matching.
     """
 
     name: str
@@ -277,7 +277,7 @@ class Connection:
 
     @property
     def gone(self) -> float | None:
-        """The share of the line's barrier (Entezari's) that the curve does not have; None where the line has none."""
+        """The share of the line's barrier (Entezari's) that the curve avoids; None if the line has no barrier."""
         if self.line.barriers is None or self.curve.barriers is None or self.line.barriers.entezari.height == 0:
             return None
         return 1 - self.curve.barriers.entezari.height / self.line.barriers.entezari.height
@@ -293,9 +293,9 @@ def connect(
 ) -> Connection:  # fmt: skip
     """Train a curve between two networks, compute the plane of the networks and the bend, and both ways over it.
 
-    The curve is trained on the job's samples. What it is made from is written into the file of the bend: where that
-    file is there already, it is taken, and where it is of another curve, it is refused. Each epoch is kept beside it
-    until then. What was evaluated on both ways is kept with the landscape: the same call answers from there.
+    The curve is trained on the job's samples. The file of the bend records its inputs: an existing file is reused, or
+    refused if it belongs to another curve. Until it is complete, each epoch is kept beside it. The values on both ways
+    are kept with the landscape, from which the same call answers.
 
     Args:
         job: its problem, samples and arithmetic; its landscapes are not computed.
@@ -308,9 +308,9 @@ def connect(
         points: of the line and of the curve.
         compute: runs the job of the plane; default: this process.
         executors: gives the executor that trains the curve, and evaluates it and the line; default: this process.
-        stop: is asked every few steps of the training by this process; when true, `Interrupted` is raised.
-        accept_origin: go on, with a warning that the landscape keeps, where the user's own model has another loss at
-            the origin or beside it; what `compute` does of that is its own matter.
+        stop: is called every few steps of a training in this process; if it returns true, `Interrupted` is raised.
+        accept_origin: continue, with a warning that the landscape keeps, if the user's own model has another loss at
+            the origin or beside it; a given `compute` decides that itself.
 
     Raises:
         JobError: the networks, the settings or the file of the bend do not fit.
@@ -322,7 +322,7 @@ def connect(
     if first == second:
         raise JobError(f"connect: must be given two networks, not {quoted(first)} twice; name another one")
     line = {"name": f"{name}.line", "origin": first, "directions": [{"kind": "towards", "target": second}], "size": 3}
-    prepared = prepare(job.replace(landscapes=[{**line, "quantise": False}]))  # which a curve is not trained with
+    prepared = prepare(job.replace(landscapes=[{**line, "quantise": False}]))  # a curve is trained without quantisation
     weights = Weights(prepared.problem, read_trajectory(prepared.run), job.folder)
     ends: list[State] = [weights.state(first), weights.state(second)]
     matched, products = None, None
@@ -345,10 +345,10 @@ def _make_bend(
     prepared: PreparedJob, ends: Sequence[State], kind: Curve, training: BendTraining, file: Path,
     executors: Executors, on_epoch: Callable[[int, float], None],
 ) -> None:  # fmt: skip
-    """Train the bend into its file, unless it is there already.
+    """Train the bend into its file, unless the file exists.
 
     Raises:
-        JobError: the file holds another one, or its folder is missing.
+        JobError: the file holds another bend, or its folder is missing.
     """
     if not file.parent.is_dir():
         raise JobError(f"bend: the folder of {quoted(str(file))} must exist; make it, or name another file")
@@ -364,7 +364,7 @@ def _train(
     prepared: PreparedJob, ends: Sequence[State], kind: Curve, training: BendTraining, file: Path,
     made_of: Mapping[str, Any], executors: Executors, on_epoch: Callable[[int, float], None],
 ) -> None:  # fmt: skip
-    """Train the bend into its file, each epoch kept beside it until it is there."""
+    """Train the bend into its file; until it is complete, each epoch is kept beside it."""
     (landscape,) = prepared.landscapes
     plan = replace(landscape.plan, engine=Engine(), bfloat16_weights=False)
     known, told = read_progress(file, made_of), max(1, training.epochs // 10)
@@ -392,7 +392,7 @@ def _ways(
     prepared: PreparedJob, ends: Sequence[State], kind: Curve, points: int, epochs: tuple[float, ...],
     executors: Executors,
 ) -> tuple[Values1D, Values1D]:  # fmt: skip
-    """The line and the curve, from what is kept with the plane where that is of the same settings."""
+    """The line and the curve; read from the plane's record if that has the same settings."""
     (landscape,) = prepared.landscapes
     settings = {"curve": kind, "points": points}
     known = LandscapeStore.open(prepared.run, landscape.name).record.connection
@@ -414,7 +414,7 @@ def _ways(
 def _matched(
     prepared: PreparedJob, first: State, second: State, table: Mapping[str, Sequence[str | None]] | None, file: Path
 ) -> tuple[State, tuple[float, float]]:
-    """The second network with its units matched to the first, kept in a file, and both inner products with that."""
+    """Match the second network's units to the first, and keep the result in a file; returns it, and inner products."""
     made_of = {"matched": state_digest(second), "to": state_digest(first), "table": table and dict(table)}
     with in_folder(prepared.folder):
         found = match_weights(prepared.problem.model, first, second, table, outputs=outputs_on(prepared))
@@ -424,7 +424,7 @@ def _matched(
 
 
 def outputs_on(prepared: PreparedJob) -> Callable[[nn.Module], Tensor]:
-    """What a model returns on the first samples of a job while it is observed, and its losses there."""
+    """A function that returns a model's outputs and losses on the first samples of a job, while it is observed."""
     samples = prepared.samples
     start, stop = samples.edges(min(CHECKED_SAMPLES, samples.length))[0]
     batch = samples.batch(start, stop)

@@ -1,4 +1,4 @@
-"""Steps of the training of a bend: stochastic gradient descent on the loss at places of a curve, as questions."""
+"""Training the bend of a curve: stochastic gradient descent on the loss along the curve, as work items."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class BendTraining:
                 raise JobError(f"{name}: must be {rule}, and finite, not {value:g}")
 
     def rate(self, progress: float) -> float:
-        """The learning rate when this share of the training is over.
+        """The learning rate after this share of the training.
 
         >>> [round(BendTraining(learning_rate=1.0).rate(share), 4) for share in (0.0, 0.5, 0.7, 0.9, 1.0)]
         [1.0, 1.0, 0.505, 0.01, 0.01]
@@ -70,24 +70,24 @@ class BendTraining:
 
 @dataclass(frozen=True)
 class Reached:
-    """What a step begins with.
+    """The state before a step.
 
     Attributes:
         bend: θ, as the weights of a network.
-        velocity: of the gradient descent, per parameter that moves; none before the first step.
+        velocity: of the gradient descent, per moving parameter; empty before the first step.
     """
 
     bend: dict[str, Tensor]
     velocity: dict[str, Tensor] = field(default_factory=dict)
 
     def is_finite(self) -> bool:
-        """Whether the numbers that move are."""
+        """Whether all moving numbers are finite."""
         return all(bool(self.bend[name].isfinite().all()) for name in self.velocity)
 
 
 @dataclass(frozen=True)
 class Stepped:
-    """Where a stretch of steps ended, and the loss at each step."""
+    """The state after a stretch of steps, and the loss at each step."""
 
     reached: Reached
     losses: tuple[float, ...]
@@ -97,12 +97,12 @@ class Stepped:
 class StepsOfBend(WorkItem[Stepped]):
     """A stretch of the steps of one epoch.
 
-    Random numbers of the model and what it writes to itself begin anew with each stretch, so that the answer depends on
-    the question alone.
+    The model's random numbers and its own state start anew with each stretch, so the answer depends on the work item
+    alone.
 
     Attributes:
         begin, end: the steps of the epoch.
-        reached: what the first of them begins with; that which is shared takes its place.
+        reached: the state before the first step; replaced by a shared value when it is sent.
     """
 
     kind: Curve
@@ -116,11 +116,11 @@ class StepsOfBend(WorkItem[Stepped]):
 
     @property
     def label(self) -> str:
-        """What messages call it."""
+        """The name of the work item in messages."""
         return f"steps {self.begin + 1} to {self.end} of epoch {self.epoch + 1} of the curve"
 
     def about(self, ends: Shared[tuple[State, State]], reached: Shared[Reached]) -> StepsOfBend:
-        """The question as it travels."""
+        """The work item with shared values, to be sent."""
         return replace(self, reached=Reached({}), ends=ends, shared=reached)
 
     def answer(self, station: EvaluationContext) -> Stepped:
@@ -138,10 +138,10 @@ def take_steps(
     model: nn.Module, samples: Samples, observe: Observe, asked: StepsOfBend, ends: tuple[State, State],
     reached: Reached, device: torch.device, dtype: torch.dtype | None = None,
 ) -> Stepped:  # fmt: skip
-    """Carry out a stretch of steps here.
+    """Take a stretch of steps in this process.
 
     Args:
-        dtype: float32 or float64, of the model; default: as it is.
+        dtype: of the model, float32 or float64; default: unchanged.
     """
     training, epoch = asked.training, asked.epoch
     generator = torch.Generator().manual_seed(seed_of(training.seed, "epoch", epoch) if epoch else training.seed)
@@ -165,7 +165,7 @@ def take_steps(
 
 
 def steps_per_epoch(samples: Samples, training: BendTraining) -> int:
-    """How many batches the samples make."""
+    """The number of batches that the samples make."""
     if samples.rows is None:
         return len(samples.edges(training.batch_size))
     return -(-samples.length // training.batch_size)
@@ -225,7 +225,7 @@ class _MovingCurve:
         return float(loss.detach())
 
     def reached(self) -> Reached:
-        """Where the last step ended, on the CPU."""
+        """The state after the last step, on the CPU."""
         bend, velocity = (
             {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
             for state in (self.bend, self.velocity)
@@ -234,9 +234,9 @@ class _MovingCurve:
 
 
 def _spread(count: int, generator: torch.Generator) -> list[float]:
-    """`count` values of t, each uniform on [0, 1], that together are spread evenly, to take less noise into the bend.
+    """`count` values of t, each uniform on [0, 1] and together spread evenly, to reduce the noise in the bend.
 
-    One at random in each of equal parts, in random order; each is followed by 1 − t, or follows it.
+    Values are drawn in equal parts of [0, 1], in random order, as pairs of t and 1 − t.
     """
     pairs = -(-count // 2)
     parts = torch.randperm(pairs, generator=generator)
@@ -246,7 +246,7 @@ def _spread(count: int, generator: torch.Generator) -> list[float]:
 
 
 def _batches(samples: Samples, batch_size: int, generator: torch.Generator) -> Iterator[Callable[[], Batch]]:
-    """What gives each batch of the samples in random order; of those that the data cuts, the batches in that order."""
+    """Functions that make batches of the samples in random order; batches that the data cuts are shuffled whole."""
     rows = samples.rows
     if rows is None:
         edges = samples.edges(batch_size)
@@ -283,7 +283,7 @@ def _mean_loss(model: nn.Module, observe: Observe, batch: Batch) -> Tensor:
 # ----------------------------------------------------------------------------------------------------
 # The bend of a curve between two networks, trained so that the loss along the whole curve is low.
 
-STRETCH = 64  # steps that one question asks for: between two of them a signal is heard, and a worker may be lost
+STRETCH = 64  # steps of one work item: between two items signals are handled, and a worker may be lost
 
 
 @dataclass(frozen=True)
@@ -303,12 +303,12 @@ class Bend:
     losses: tuple[float, ...]
 
     def at(self, t: float) -> dict[str, Tensor]:
-        """The network φ(t) on the curve; at 0 and 1 the bytes of the ends."""
+        """The network φ(t) on the curve; at 0 and 1 exactly the ends."""
         return point_on(self.kind, (self.first, self.second, self.bend), t)
 
 
 def point_on(kind: Curve, networks: tuple[State, State, State], t: float) -> dict[str, Tensor]:
-    """φ(t) in the types of w₁, buffers by the same shares; what is no real number stays that of w₁, at t = 1 of w₂.
+    """φ(t) in the types of w₁, buffers by the same shares; integers stay those of w₁, at t = 1 those of w₂.
 
     Args:
         networks: w₁, w₂ and the bend.
@@ -330,10 +330,10 @@ def _mixed(tensors: list[Tensor], shares: list[float]) -> Tensor:
 
 @dataclass(frozen=True)
 class BendProgress:
-    """How far a training is: what the next epoch begins with.
+    """The progress of a training: the state before the next epoch.
 
     Attributes:
-        losses: of the epochs that are done.
+        losses: of the finished epochs.
     """
 
     reached: Reached
@@ -342,12 +342,12 @@ class BendProgress:
 
 @dataclass(frozen=True)
 class EpochHooks:
-    """What a training does at the end of each epoch, and what it begins with.
+    """The start of a training, and its hooks at the end of each epoch.
 
     Attributes:
-        known: where an earlier call with the same arguments was; goes on to the same bits.
-        keep: is given the progress after each epoch whose loss is finite.
-        on_epoch: is told the number of each epoch, from 1, and its mean loss.
+        known: the progress of an earlier call with the same arguments, which is continued to the same bits.
+        keep: is called with the progress after each epoch whose loss is finite.
+        on_epoch: is called with the number of each epoch, from 1, and its mean loss.
     """
 
     known: BendProgress | None = None
@@ -362,9 +362,9 @@ def train_bend(
 ) -> Bend:  # fmt: skip
     """Train the bend θ of a curve φ between two networks in this process: min over θ of E L(φ(t)), t uniform on [0, 1].
 
-    At every step the weights are set to φ(t), and the gradient of the batch's loss there times the share that θ has in
-    φ(t), by the chain rule, is that of θ: 2t(1−t) for a Bezier curve. Each epoch spreads its t evenly over [0, 1].
-    The model is in training mode.
+    At every step the weights are set to φ(t). By the chain rule, the gradient of θ is the gradient of the batch's loss
+    there times the share of θ in φ(t): 2t(1−t) for a Bezier curve. Each epoch spreads its t evenly over [0, 1]. The
+    model is in training mode.
     Garipov et al. 2018, "Loss surfaces, mode connectivity, and fast ensembling of DNNs", section 3.
 
     Args:
@@ -372,8 +372,8 @@ def train_bend(
         samples: of the training loss.
         first, second: w₁ and w₂, states of the model.
         start: θ at the beginning; default: the middle of the line.
-        on_epoch: is told the number of each epoch, from 1, and its mean loss.
-        stop: is asked every few steps; when true, `Interrupted` is raised.
+        on_epoch: is called with the number of each epoch, from 1, and its mean loss.
+        stop: is called every few steps; if it returns true, `Interrupted` is raised.
 
     Raises:
         JobError: the loss becomes infinite or NaN, or has no gradient.
@@ -392,7 +392,7 @@ def train_bend(
 
 
 def _with_second_names(model: nn.Module, bend: State) -> State:
-    """The bend with tied weights the same under all names that a state dict of the model gives them."""
+    """The bend with tied weights under all their names in a state dict of the model."""
     own = {id(parameter): name for name, parameter in model.named_parameters()}
     tied = {name: own[id(tensor)] for name, tensor in model.state_dict(keep_vars=True).items() if id(tensor) in own}
     return {name: bend[tied.get(name, name)] for name in bend}
@@ -402,18 +402,18 @@ def train_by(
     executor: Executor, setting: EvaluationSetting, samples: Samples, first: State, second: State, kind: Curve,
     training: BendTraining, along: EpochHooks,
 ) -> Bend:  # fmt: skip
-    """The same bend, its steps carried out by whoever answers for an executor: `STRETCH` of them are a question.
+    """Train the same bend by an executor; `STRETCH` steps are one work item.
 
-    Each step needs the bend that the one before has left, and batch normalisation the whole of its batch: so one
-    process takes the steps of a stretch, and further ones would have nothing to do. Any of them gives the same bits.
+    Each step needs the bend of the previous one, and batch normalisation needs its whole batch: so one process takes
+    the steps of a stretch, and more processes would not help. Any process gives the same bits.
 
     Args:
-        setting: its plan says with which arithmetic.
+        setting: its plan gives the arithmetic.
         samples: those of the executor.
 
     Raises:
         JobError: as `train_bend`.
-        Interrupted: what `along` was given is where to go on from.
+        Interrupted: continue from the progress that `along` has kept.
     """
     ends = executor.share((dict(first), dict(second)))
 

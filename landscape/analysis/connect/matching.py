@@ -1,4 +1,4 @@
-"""Permute the units of one network so that its weights are as near as possible to another's (Ainsworth et al. 2023)."""
+"""Permute the units of one network to bring its weights as near as possible to another's (Ainsworth et al. 2023)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which units of a network may change places together: a table of the tensors whose axes each permutation acts on.
+# Which units of a network may be permuted together: a table of the tensors and axes of each permutation.
 
 Index = NDArray[np.int64]
 
-# What acts on each unit alone, and maps equal units to equal units: it changes nothing for a permutation.
+# Layers that act on each unit separately and equally: permutations pass through them.
 ELEMENTWISE = (
     nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.Softplus, nn.Identity, nn.Dropout,
     nn.Dropout2d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.Flatten,
@@ -48,12 +48,12 @@ class Piece:
 
 @dataclass(frozen=True)
 class AxisLayout:
-    """The pieces of an axis; entries that are in none stay where they are."""
+    """The pieces of an axis; entries in no piece keep their places."""
 
     pieces: tuple[Piece, ...] = ()
 
     def spread(self, entries: int) -> AxisLayout:
-        """The layout of what each unit turns into so many entries, one after another, as `Flatten` does."""
+        """The layout after each unit has become so many consecutive entries, as by `Flatten`."""
         return AxisLayout(
             tuple(
                 Piece(
@@ -65,7 +65,7 @@ class AxisLayout:
         )
 
     def shifted(self, offset: int) -> AxisLayout:
-        """The same pieces so many entries further on."""
+        """The same pieces, moved by so many entries."""
         return AxisLayout(tuple(Piece(piece.permutation, piece.places + offset) for piece in self.pieces))
 
 
@@ -86,7 +86,7 @@ class AxisTable:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """How many units each permutation has, by its name, in the order in which they were first named."""
+        """The number of units of each permutation, by name, in the order of first use."""
         return {
             piece.permutation: len(piece.places)
             for layouts in self.axes.values() for layout in layouts for piece in layout.pieces
@@ -101,7 +101,7 @@ class AxisTable:
                         yield tensor, axis, piece.places
 
     def add(self, name: str, module: nn.Module, inputs: AxisLayout, outputs: AxisLayout) -> None:
-        """The tensors of a linear, convolutional or normalisation layer between these layouts."""
+        """Add the tensors of a linear, convolutional or normalisation layer with these layouts."""
         prefix = f"{name}." if name else ""
         own = {key: tensor for key, tensor in module.state_dict().items() if tensor.dim()}
         for key, tensor in own.items():
@@ -115,7 +115,7 @@ def apply(
 
     Args:
         permutations: p by name.
-        but: a tensor and one axis of it that stays as it is.
+        but: a tensor and its axis that is not permuted.
 
     >>> table = AxisTable({"w": (units("P", 2), AxisLayout())})
     >>> apply(table, {"P": np.array([1, 0])}, {"w": torch.tensor([[1, 2], [3, 4]])})["w"].tolist()
@@ -143,11 +143,11 @@ def moved_axis(tensor: Tensor, axis: int, layout: AxisLayout, permutations: Mapp
 def named_table(given: Mapping[str, Sequence[str | None]], state: State) -> AxisTable:
     """The table of a user's own network: for each tensor the name of the permutation on each axis, or None.
 
-    An axis that is a whole number of times as long as the shortest one of the same name has that many entries per
-    unit, one after another, as the input of a linear layer behind `Flatten` has.
+    If an axis is n times as long as the shortest one of the same name, it has n consecutive entries per unit, like the
+    input of a linear layer behind `Flatten`.
 
     Raises:
-        JobError: it names tensors or axes that the network does not have, or lengths that do not fit.
+        JobError: the table names tensors or axes that the network does not have, or lengths do not fit.
     """
     lengths: dict[str, int] = {}
     for tensor, names in given.items():
@@ -177,14 +177,14 @@ def table_of(model: nn.Module) -> AxisTable:
     """The table of a recipe's network, or of an `nn.Sequential` of layers one after another.
 
     Raises:
-        JobError: it cannot be read off this model.
+        JobError: this model's table cannot be derived.
     """
     from landscape.recipes.lenet import LeNet5
     from landscape.recipes.resnet import ResNet
 
     if isinstance(model, ResNet):
         return _of_resnet(model) if _has_shortcuts(model) else _of_chain(list(_leaves(model)))
-    # What a module of another kind does with its layers cannot be seen.
+    # The data flow within other kinds of modules is unknown.
     plain = all(isinstance(module, nn.Sequential) for module in model.modules() if list(module.children()))
     if isinstance(model, LeNet5) or (isinstance(model, nn.Sequential) and plain):
         return _of_chain(list(_leaves(model)))
@@ -203,7 +203,7 @@ def _leaves(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _of_chain(layers: Sequence[tuple[str, nn.Module]]) -> AxisTable:
-    """Layers one after another: a permutation of the outputs of each but the last that has weights."""
+    """The table of consecutive layers: a permutation of the outputs of each layer with weights except the last."""
     table, inputs, before = AxisTable(), AxisLayout(), 0
     weighted = [name for name, module in layers if isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d))]
     for name, module in layers:
@@ -229,17 +229,17 @@ def _of_chain(layers: Sequence[tuple[str, nn.Module]]) -> AxisTable:
 
 
 def _inputs_and_outputs(module: nn.Linear | nn.Conv1d | nn.Conv2d, before: int) -> tuple[int, int, bool]:
-    """How many inputs and outputs a layer has, and whether the inputs can be those of so many units before it."""
+    """A layer's numbers of inputs and outputs, and whether the inputs fit the `before` units of the layer before."""
     if isinstance(module, nn.Linear):
         return module.in_features, module.out_features, not before or module.in_features % before == 0
     return module.in_channels, module.out_channels, module.in_channels == before and module.groups == 1
 
 
 def _of_resnet(model: ResNet) -> AxisTable:
-    """A residual network with shortcuts of option A, which have no weights: a stage adds to the channels before it.
+    """The table of a residual network with shortcuts of option A, which have no weights.
 
-    All blocks of a stage share the order of its channels. The padded shortcut puts the channels of the stage before it
-    in the middle; so only the others of a stage have a permutation of their own.
+    All blocks of a stage share the order of its channels. The padded shortcut puts the previous stage's channels in the
+    middle; so only a stage's other channels have a permutation of their own.
     """
     table, channels = AxisTable(), model.conv1.out_channels
     stage = units("stage1", channels)
@@ -265,9 +265,9 @@ def _of_resnet(model: ResNet) -> AxisTable:
 
 # ----------------------------------------------------------------------------------------------------
 
-PROGRESS = 1e-12  # Ainsworth et al. 2023: by how much a layer must gain, of the inner product, to be moved again
+PROGRESS = 1e-12  # Ainsworth et al. 2023: the least gain for permuting a layer again, relative to the inner product
 MOST_ROUNDS = 1000
-SAME_OUTPUTS = 1e-5  # of the largest output: sums in another order differ by less, another function by more
+SAME_OUTPUTS = 1e-5  # of the largest output: reordered sums differ by less, another function by more
 
 
 @dataclass(frozen=True)
@@ -292,20 +292,20 @@ def match_weights(
     model: nn.Module, first: State, second: State, table: Mapping[str, Sequence[str | None]] | None = None, *,
     outputs: Callable[[nn.Module], Tensor] | None = None, seed: int = 0,
 ) -> Matched:  # fmt: skip
-    """π that maximises ⟨vec A, vec π(B)⟩, found layer by layer; π(B) computes what B computes.
+    """π that maximises ⟨vec A, vec π(B)⟩, found layer by layer; π(B) computes the same function as B.
 
-    For one layer with all others fixed this is a linear assignment: the gain of putting unit j of B in place i is the
-    inner product of all weights that touch the two, exactly solved. Layers are visited in random order until none
-    gains. Ainsworth et al. 2023, "Git Re-Basin: merging models modulo permutation symmetries", section 3.2.
+    For one layer with all others fixed this is a linear assignment, solved exactly: the gain of putting unit j of B in
+    place i is the inner product of all weights that touch both. Layers are visited in random order until none gains.
+    Ainsworth et al. 2023, "Git Re-Basin: merging models modulo permutation symmetries", section 3.2.
 
     Args:
-        model: whose states `first` (A) and `second` (B) are.
-        table: the permutation of each axis of each tensor; default: read off a recipe or an `nn.Sequential`.
-        outputs: what a model returns on some data; checked to be the same for B and π(B) where it is given.
+        model: `first` (A) and `second` (B) are states of it.
+        table: the permutation of each axis of each tensor; default: derived from a recipe's network or `nn.Sequential`.
+        outputs: returns a model's outputs on some data; if given, they are checked to be the same for B and π(B).
         seed: of the order of the layers.
 
     Raises:
-        JobError: the table does not fit, or π(B) computes something else than B.
+        JobError: the table does not fit, or π(B) computes another function than B.
         LandscapeError: scipy is not installed.
     """
     found = find_permutations(table_of(model) if table is None else named_table(table, second), first, second, seed)
@@ -337,7 +337,7 @@ def find_permutations(table: AxisTable, first: State, second: State, seed: int =
 def refuse_other_outputs(
     model: nn.Module, second: State, matched: State, outputs: Callable[[nn.Module], Tensor]
 ) -> None:
-    """Refuse permuted weights that compute something else than the network does.
+    """Refuse permuted weights that compute another function than the network.
 
     Raises:
         JobError: outputs differ by more than `SAME_OUTPUTS` of the largest.
@@ -357,7 +357,7 @@ def refuse_other_outputs(
 
 
 def _gains(table: AxisTable, name: str, permutations: Mapping[str, Index], first: State, second: State) -> Floats:
-    """What it is worth to put unit j of the second network in the place of unit i of the first: [units, units]."""
+    """The gain of putting unit j of the second network in the place of unit i of the first: [units, units]."""
     gains = np.zeros((table.sizes[name],) * 2)
     for tensor, axis, places in table.uses(name):
         if tensor in first:
@@ -376,7 +376,7 @@ def _rows(tensor: Tensor, axis: int, places: Index) -> Floats:
 
 
 def _float64(table: AxisTable, state: State) -> dict[str, Tensor]:
-    """The tensors that are compared: weights, not the statistics of batch normalisation, which are of another kind."""
+    """The compared tensors in float64: weights, but not the statistics of batch normalisation."""
     statistics = ("running_mean", "running_var")
     return {name: state[name].double() for name in table.axes if name in state and not name.endswith(statistics)}
 

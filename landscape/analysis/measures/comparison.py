@@ -33,10 +33,10 @@ TAIL = 0.975
 
 
 def resampled(table: Floats, weights: Floats, seed: int = SEED, repeats: int = REPEATS) -> ConfidenceInterval:
-    """The weighted mean of a table [lines, samples] over both, its percentiles when both are drawn anew.
+    """The weighted mean of a table [lines, samples], with percentiles from resampling lines and samples.
 
     m = Σₖᵢ wᵢxₖᵢ/(KΣwᵢ). Lines and samples are drawn independently, with replacement (Owen 2007, "The pigeonhole
-    bootstrap"); of a single line the samples alone are.
+    bootstrap"); for a single line only samples are drawn.
     """
     lines, samples = table.shape
     generator = np.random.default_rng(seed)
@@ -55,7 +55,7 @@ def resampled(table: Floats, weights: Floats, seed: int = SEED, repeats: int = R
 
 
 def resampled_apart(first: Floats, other: Floats, weights: Floats, seed: int = SEED) -> ConfidenceInterval:
-    """The difference of the means of two tables over the same samples, the lines of each drawn by themselves."""
+    """The difference of the means of two tables over the same samples; their lines are drawn separately."""
     samples = first.shape[1]
     generator = np.random.default_rng(seed)
     found = []
@@ -76,10 +76,10 @@ def resampled_apart(first: Floats, other: Floats, weights: Floats, seed: int = S
 
 
 def of_errors(difference: float, first: float, other: float, freedom: tuple[int, int]) -> ConfidenceInterval:
-    """d ± t·√(SE₁² + SE₂²) of two estimates with these standard errors, taken to be independent.
+    """d ± t·√(SE₁² + SE₂²) of two estimates with these standard errors, assumed independent.
 
     Args:
-        freedom: the degrees of freedom of each; the difference has those of Welch and Satterthwaite, rounded down.
+        freedom: the degrees of freedom of each; for the difference by Welch and Satterthwaite, rounded down.
     """
     stderr = math.hypot(first, other)
     if stderr == 0:
@@ -105,10 +105,10 @@ def welch(first: Sequence[float], other: Sequence[float]) -> ConfidenceInterval:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What is compared: the measures of some weights of a run, found by `RUN` or `RUN:ORIGIN`, and what keeps two apart.
+# The compared measures: of some weights of a run, named by `RUN` or `RUN:ORIGIN`; and when they are incomparable.
 
 NUMBERED = re.compile(r"(?:(epoch|step)[- ])?([0-9]+)")
-# Settings that must agree, and what they are called; batches decide values where layers use their statistics.
+# Settings that must agree, with their names; batches decide values if layers use batch statistics.
 NAMES = {
     "samples": "the samples",
     "num_samples": "num_samples",
@@ -127,7 +127,7 @@ class ComparisonTarget:
     """The measures of one set of weights.
 
     Attributes:
-        samples: the losses of single samples; empty where there are none.
+        samples: the losses of single samples; empty if there are none.
     """
 
     run: str
@@ -137,16 +137,16 @@ class ComparisonTarget:
 
     @property
     def label(self) -> str:
-        """What tables call it."""
+        """Its name in tables."""
         return f"{self.run} {self.entry.label}"
 
 
 def targets_of(text: str) -> list[ComparisonTarget]:
-    """The measures that `RUN`, `RUN:ORIGIN` or several of them, separated by commas, name.
+    """The measures that `RUN`, `RUN:ORIGIN` or a comma-separated list of these names.
 
     Raises:
-        NotFoundError: there is no such run, or nothing was measured of it.
-        JobError: these weights of it were not measured.
+        NotFoundError: there is no such run, or it has no measures.
+        JobError: these weights were not measured.
     """
     whole = open_folder(text).exists()
     return [_target(part.strip()) for part in ([text] if whole else text.split(","))]
@@ -184,11 +184,7 @@ def _entry(run: str, measures: Measures, origin: str) -> Entry:
 
 
 def refuse_incomparable(targets: Sequence[ComparisonTarget]) -> None:
-    """Refuse measures that are not of the same samples, lines and arithmetic.
-
-    Raises:
-        JobError: lists what differs.
-    """
+    """Raises JobError for measures over different samples, lines or arithmetic; the message lists the differences."""
     first, *others = targets
     for other in others:
         names = dict(NAMES)
@@ -196,7 +192,7 @@ def refuse_incomparable(targets: Sequence[ComparisonTarget]) -> None:
             names["batch_size"] = "batch_size"
         differing = [name for name in names if first.settings.get(name) != other.settings.get(name)]
         if "samples" in differing and "num_samples" in differing:
-            differing.remove("samples")  # other numbers of samples are other samples
+            differing.remove("samples")  # follows from the different numbers of samples
         if differing:
             parts = "; ".join(_target_difference(name, names[name], first, other) for name in differing)
             raise JobError(
@@ -213,14 +209,14 @@ def _target_difference(name: str, title: str, first: ComparisonTarget, other: Co
 
 # ----------------------------------------------------------------------------------------------------
 
-LEAST_RUNS = 3  # of each way of training: a spread of two is known by one difference alone
+LEAST_RUNS = 3  # per way of training: two runs estimate a spread by a single difference
 BETWEEN_WEIGHTS = (
     "Between these two sets of weights, not between two ways of training: for that, give at least three runs of each."
 )
 TOO_FEW = "some of the lines have no value"
 TRACE = CURVATURE_NAMES[2]
-SAME_RISE = 1.02  # 2 % of a rise is about 1 % of a radius, which grows as its root: less than lines differ by
-MANY = 1000  # degrees of freedom of an error that is known well
+SAME_RISE = 1.02  # a ratio of rises: 2 % of a rise is about 1 % of a radius, its root, less than lines differ by
+MANY = 1000  # degrees of freedom of a well-known error
 BETWEEN_TRAININGS = "Over runs, by Welch's t: between two ways of training, as far as {} and {} runs show it."
 
 
@@ -229,10 +225,10 @@ class Difference:
     """One measure of both sides.
 
     Attributes:
-        difference: second less first.
-        low, high: the ends of its 95 % interval; None where there is none.
+        difference: second minus first.
+        low, high: the ends of its 95 % interval; None without one.
         how: what the interval is over, or why there is none.
-        bounds: `above` and `below` of a side that has bounds instead of a value, by `first` and `second`.
+        bounds: `above` and `below` of a side with bounds instead of a value, by `first` and `second`.
     """
 
     first: float | None
@@ -245,7 +241,7 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """What is shown."""
+        """The conclusion in words."""
         if self.difference is None or self.low is None or self.high is None:
             return "not judged"
         if self.low <= 0 <= self.high:
@@ -259,11 +255,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class Lacking:
-    """Measures that others have and one set of weights does not, so that they are not compared.
+    """Measures that one set of weights lacks, so they are not compared.
 
     Attributes:
-        of: what tables call the weights.
-        command: which measures them.
+        of: the name of the weights in tables.
+        command: the command that measures them.
     """
 
     of: str
@@ -273,13 +269,13 @@ class Lacking:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two sides show.
+    """The comparison of two sides.
 
     Attributes:
-        paired: whether the lines of both are the same directions; None where runs are compared.
-        rho: the radii of the worst cases, as settings have them.
-        says: between what this compares.
-        lacking: what is left out, as not all have it.
+        paired: whether the lines of both are the same directions; None if runs are compared.
+        rho: the radii of the worst cases, from the settings.
+        says: what is compared, in words.
+        lacking: measures that are left out, as not all sides have them.
     """
 
     first: tuple[str, ...]
@@ -297,14 +293,14 @@ class Comparison:
 
 
 def compare(first: Sequence[ComparisonTarget], second: Sequence[ComparisonTarget]) -> Comparison:
-    """The differences of two sets of weights, or of at least three runs of each of two ways of training.
+    """The differences of two sets of weights, or of two ways of training with at least three runs each.
 
-    Of measures that all have; single layers are not compared.
+    Only measures that all have are compared, and no single layers.
 
-    Two sets are paired: over the same samples, and over the same lines where the architecture is the same.
+    Two sets are paired: over the same samples, and over the same lines if the architecture is the same.
 
     Raises:
-        JobError: they are not comparable, with the list why; or there are two runs of a side.
+        JobError: they are not comparable; the message lists why. Or a side has two runs.
     """
     refuse_incomparable([*first, *second])
     lacking = _lacking([*first, *second])
@@ -324,11 +320,7 @@ def compare(first: Sequence[ComparisonTarget], second: Sequence[ComparisonTarget
 
 
 def _refuse_one_training(targets: Sequence[ComparisonTarget]) -> None:
-    """Refuse weights that are counted twice, or come from one training: their spread is not that of trainings.
-
-    Raises:
-        JobError: some are.
-    """
+    """Raises JobError for weights that are named twice or come from one training: their spread is not that of runs."""
     weights: dict[str, ComparisonTarget] = {}
     runs: dict[str, ComparisonTarget] = {}
     for target in targets:
@@ -389,7 +381,7 @@ def _lacking(targets: Sequence[ComparisonTarget]) -> tuple[Lacking, ...]:
     for target in targets:
         if rows := tuple(name for name in known if name not in target.entry.rows):
             origin = target.entry.label.replace(" ", "-") if target.entry.number is not None else target.entry.label
-            # `--all`, as no other option decides which rows there are.
+            # `--all`: no other option adds rows.
             command = shlex.join(["landscape", "measure", target.run, "--origins", origin, "--all"])
             found.append(Lacking(target.label, rows, command))
     return tuple(found)
@@ -405,7 +397,7 @@ def _difference(first: float | None, second: float | None, interval: ConfidenceI
 def _interval(
     name: str, rows: tuple[MeasureRow, MeasureRow], one: ComparisonTarget, other: ComparisonTarget, paired: bool
 ) -> tuple[ConfidenceInterval | None, str]:
-    """The interval of one measure's difference, and what it is over."""
+    """The interval of one measure's difference, and a description of it."""
     if name == RADIUS:
         if rises := _other_rises([one], [other]):
             return None, rises
@@ -426,7 +418,7 @@ def _interval(
 def _of_rises(
     number: int, one: ComparisonTarget, other: ComparisonTarget, paired: bool
 ) -> tuple[ConfidenceInterval | None, str]:
-    if "rises" not in one.samples or "rises" not in other.samples:  # as of a loss of several terms
+    if "rises" not in one.samples or "rises" not in other.samples:  # such as for a loss of several terms
         sides = [[values[number] for values in target.entry.means] for target in (one, other)]
         return _of_lines(sides[0], sides[1], paired)
     first, second = (target.samples["rises"][:, number].astype(np.float64) for target in (one, other))
@@ -440,7 +432,7 @@ def _of_rises(
 def _of_lines(
     first: Sequence[float | None], second: Sequence[float | None], paired: bool
 ) -> tuple[ConfidenceInterval | None, str]:
-    """From a value of each line; those that have one are no fair choice of them all."""
+    """From one value per line; without an interval if some lines have none, as the others are a biased selection."""
     known = [[value for value in side if value is not None] for side in (first, second)]
     if known != [first, second] or min(map(len, known)) < 2:
         return None, TOO_FEW
@@ -451,7 +443,7 @@ def _of_lines(
 
 
 def _other_rises(first: Sequence[ComparisonTarget], second: Sequence[ComparisonTarget]) -> str:
-    """To which rises the radii of both sides were measured, where these are not the same; else empty."""
+    """The rises to which the radii of both sides were measured, if they differ; else empty."""
     losses = [
         [target.entry.rows[LOSS].value for target in side if LOSS in target.entry.rows] for side in (first, second)
     ]
@@ -469,7 +461,7 @@ def _span(numbers: Sequence[float]) -> str:
 def _of_radii(
     first: Sequence[float | None], second: Sequence[float | None], paired: bool
 ) -> tuple[ConfidenceInterval | None, str]:
-    """Of the ratio of the geometric means, which rows hold, as a difference from the first one."""
+    """From the ratio of the geometric means, expressed as a difference from the first one."""
     logarithms = [[None if value is None else math.log(value) for value in side] for side in (first, second)]
     ratio, how = _of_lines(logarithms[0], logarithms[1], paired)
     if ratio is None:
@@ -480,7 +472,7 @@ def _of_radii(
 
 
 def _of_estimates(first: MeasureRow, second: MeasureRow) -> tuple[ConfidenceInterval | None, str]:
-    """From the errors of both by themselves: over the same samples it is too wide rather than too narrow."""
+    """From the separate errors of both: over the same samples the interval is rather too wide than too narrow."""
     errors = _error(first), _error(second)
     if first.value is None or second.value is None or errors[0] is None or errors[1] is None:
         return None, "it has no error"
@@ -491,7 +483,7 @@ def _of_estimates(first: MeasureRow, second: MeasureRow) -> tuple[ConfidenceInte
 
 
 def _error(row: MeasureRow) -> float | None:
-    """The standard error over samples and over draws together; None where neither is known."""
+    """The combined standard error over samples and over draws; None if neither is known."""
     parts = [] if row.stderr is None else [row.stderr]
     if row.low is not None and row.high is not None and row.draws is not None:
         parts.append((row.high - row.low) / 2 / t_quantile(TAIL, row.draws - 1))

@@ -1,4 +1,4 @@
-"""`measures.json` of a run, and beside it the losses of single samples: read, added to, written whole."""
+"""`measures.json` of a run, and beside it the losses of single samples: reading, and atomic updates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from landscape.model.run_files import MEASURES_FILE, MEASURES_FOLDER, read_measu
 from landscape.model.run_files import write_measures as write_file
 
 # ----------------------------------------------------------------------------------------------------
-# One line of a table of measures: a number with its errors, or the reason why there is none.
+# One row of a table of measures: a number with its errors, or the reason why there is none.
 
 NUMBERS = ("value", "stderr", "low", "high", "above", "below")
 
@@ -31,12 +31,12 @@ class MeasureRow:
     """A measure of one set of weights.
 
     Attributes:
-        value: None where it could not be measured, or only bounds of it.
-        stderr: its standard error over the samples; None where it has none.
-        low, high: the ends of its 95 % interval over directions, or over the probes of a trace; None where it has none.
-        draws: how many directions or probes these ends are from.
-        note: why there is no value, or what must be known of it.
-        above, below: bounds of a value that is not known: it is larger than the one, and smaller than the other.
+        value: None if it could not be measured, or only bounds of it.
+        stderr: its standard error over the samples, or None.
+        low, high: the ends of its 95 % interval over directions, or over the probes of a trace; or None.
+        draws: how many directions or probes the interval is from.
+        note: why there is no value, or a remark on it.
+        above, below: bounds of an unknown value: it is larger than `above`, and smaller than `below`.
     """
 
     value: float | None
@@ -50,17 +50,17 @@ class MeasureRow:
 
     @property
     def is_bound(self) -> bool:
-        """Whether bounds are all that is known."""
+        """Whether only bounds are known."""
         return self.value is None and (self.above, self.below) != (None, None)
 
     def document(self) -> dict[str, Any]:
-        """As it stands in measures.json: what is left out is None or empty."""
+        """Its form in measures.json, without None and empty values."""
         known = {field.name: getattr(self, field.name) for field in fields(self)}
         return {"value": self.value} | {name: value for name, value in known.items() if value not in (None, "")}
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> MeasureRow:
-        """The inverse; what has another type is taken for absent."""
+        """The inverse; values of another type count as absent."""
         numbers = {name: finite_or_none(document.get(name)) for name in NUMBERS}
         draws = document.get("draws")
         return cls(**numbers, draws=draws if isinstance(draws, int) else None, note=str(document.get("note", "")))
@@ -70,7 +70,7 @@ def row_of(
     value: float, stderr: float | None = None, interval: ConfidenceInterval | None = None, draws: int | None = None,
     note: str = "", *, missing: str = "the loss is not finite there",
 ) -> MeasureRow:  # fmt: skip
-    """The row of a number; where that is not finite, with the reason `missing` in place of it."""
+    """The row of a number; if it is not finite, with the note `missing` instead."""
     if not math.isfinite(value):
         return MeasureRow(None, note="; ".join(filter(None, (missing, note))))
     low, high = (None, None) if interval is None else (finite_or_none(interval.low), finite_or_none(interval.high))
@@ -80,21 +80,21 @@ def row_of(
 # ----------------------------------------------------------------------------------------------------
 
 SCHEMA = 1
-OURS = ("schema", "settings", "origins")  # what else stands in the file is left as it is
+OURS = ("schema", "settings", "origins")  # other fields of the file are preserved
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What was measured of one set of weights.
+    """The measures of one set of weights.
 
     Attributes:
         label: such as `epoch 3`.
-        number: of the snapshot; None of other weights.
+        number: of the snapshot; None for other weights.
         weights: their digest.
-        radii: of each line; None where only bounds of it are known.
-        bounds: between which ends that of each line lies, the second one None where it has none.
+        radii: of each line; None if only bounds are known.
+        bounds: the bounds of each line's radius; the second one is None if unknown.
         means: the rises of each line, as [lines][distances].
-        file: where the losses of single samples lie in the run; empty where there are none.
+        file: the file in the run with the losses of single samples; empty if there are none.
     """
 
     label: str
@@ -127,7 +127,7 @@ class Entry:
         """The inverse.
 
         Raises:
-            TypeError, ValueError, KeyError, AttributeError: it is none.
+            TypeError, ValueError, KeyError, AttributeError: the document is no entry.
         """
         layers = document.get("layers", {})
         return cls(
@@ -144,12 +144,12 @@ def _rows(document: Mapping[str, Any]) -> dict[str, MeasureRow]:
 
 @dataclass(frozen=True)
 class Measures:
-    """All that was measured of a run, under the same settings.
+    """All measures of a run, with the same settings.
 
     Attributes:
-        settings: what decides the numbers beside the weights.
+        settings: decide the numbers, together with the weights.
         entries: by their labels.
-        other: what else stands in the file.
+        other: other fields of the file.
     """
 
     settings: dict[str, Any]
@@ -167,10 +167,10 @@ class Measures:
 
 
 def read(run: str) -> Measures | None:
-    """What was measured of a run; None where nothing was.
+    """The measures of a run; None if there are none.
 
     Raises:
-        LandscapeError: the file is damaged, or a later version's.
+        LandscapeError: the file is damaged, or of a later version.
     """
     found = read_measures(run)
     if "origins" not in found:
@@ -187,18 +187,18 @@ def read(run: str) -> Measures | None:
 
 
 def add(run: str, settings: Mapping[str, Any], entry: Entry, samples: Mapping[str, NDArray[np.float32]]) -> bool:
-    """Put an entry into the file, in place of one of the same label; the caller holds the run's lock.
+    """Add an entry to the file, replacing one of the same label; the caller holds the run's lock.
 
-    What was measured before of the same weights, and now was not asked for, stays.
+    Earlier measures of the same weights that were not measured now are kept.
 
-    The losses of samples are written before it, under a name that their content gives: whenever this is killed, what
-    the file names is there.
+    The losses of samples are written first, in a file named by its content: after a kill at any moment, the files that
+    measures.json names exist.
 
     Returns:
-        Whether entries of other settings were there and have gone.
+        Whether entries of other settings were removed.
 
     Raises:
-        LandscapeError: the disk takes nothing.
+        LandscapeError: the disk cannot be written.
     """
     known = read(run)
     kept = known.entries if known is not None and known.settings == settings else {}
@@ -217,7 +217,7 @@ def _joined(known: Entry | None, entry: Entry, file: str) -> Entry:
 
 
 def _ordered(entries: dict[str, Entry]) -> dict[str, Entry]:
-    """Snapshots by their numbers, then what is none, by the order of its coming."""
+    """Snapshots by number, then other weights in the order of their addition."""
     numbered = sorted(
         (entry for entry in entries.values() if entry.number is not None), key=lambda entry: entry.number or 0
     )
@@ -244,7 +244,7 @@ def _sweep(run: str, named: set[str]) -> None:
 
 
 def read_samples(run: str, entry: Entry) -> dict[str, NDArray[Any]]:
-    """The losses of single samples of an entry; empty where it has none.
+    """The losses of single samples of an entry; empty if it has none.
 
     Raises:
         LandscapeError: they are missing or damaged.

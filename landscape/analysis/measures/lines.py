@@ -1,4 +1,4 @@
-"""The losses along directions through one set of weights, of every sample where it has one."""
+"""Measures from losses along directions through one set of weights: rises, radii, average cases."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from landscape.problem.terms import Problem
 
 Draw = Callable[[], Mapping[str, Tensor]]
 
-# So many axes of one setting at most, and so many bytes of them: a setting costs a process one loading of the model,
-# and every axis a copy of the parameters that it moves.
+# The most axes of one setting, and bytes of these: a process loads the model once per setting, and copies the moved
+# parameters once per axis.
 MOST_AXES = 16
 AXES_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
 class LineOrigin:
-    """What lines go through: weights, how they are evaluated, and who evaluates.
+    """The origin of lines: weights, the plan of their evaluation, and the executor.
 
     Attributes:
         origin: θ₀.
-        numbers: how many numbers a direction has at most.
-        terms: what the loss is the sum of, each with its factor; None where every sample has a loss of its own.
+        numbers: the most numbers that a direction has.
+        terms: the terms of the loss, each with its factor; None if every sample has its own loss.
     """
 
     executor: Executor
@@ -58,7 +58,7 @@ class LineOrigin:
         """The values at θ₀ + c·d for each direction d and each of its coordinates c.
 
         Args:
-            draws: each makes a direction; what is left out of it stays still.
+            draws: each makes a direction; tensors that it lacks do not move.
             coordinates: of each direction.
         """
         found: list[Values] = []
@@ -73,7 +73,7 @@ class LineOrigin:
         return found
 
     def _settings(self, draws: Sequence[Draw]) -> Iterator[tuple[int, EvaluationSetting]]:
-        """Settings of some of the directions each, with the number of the first."""
+        """Settings with some of the directions each, and the number of the first one."""
         together = max(1, min(MOST_AXES, AXES_BYTES // (4 * self.numbers)))
         for start in range(0, len(draws), together):
             axes = tuple(DirectionTensors(draw()) for draw in draws[start : start + together])
@@ -86,17 +86,17 @@ def mean_of(values: Values) -> Floats:
 
 
 def samples_of(values: Values) -> Floats | None:
-    """ℓᵢ at each coordinate of a line, [coordinates, samples]; None where samples have none of their own."""
+    """ℓᵢ at each coordinate of a line, [coordinates, samples]; None if samples have no losses of their own."""
     return None if values.samples is None else values.samples.losses.astype(np.float64)
 
 
 def weights_of(values: Values) -> Floats | None:
-    """How much each sample counts."""
+    """The sample weights."""
     return None if values.samples is None else values.samples.weights
 
 
 def stderr_over(samples: Floats, weights: Floats) -> float:
-    """The standard error of Σwx/Σw over n samples: √(Σw²(x−m)²)/Σw·√(n/(n−1)); NaN where a sample is not finite."""
+    """The standard error of Σwx/Σw over n samples: √(Σw²(x−m)²)/Σw·√(n/(n−1)); NaN if a sample is not finite."""
     if not np.isfinite(samples).all():
         return math.nan
     total, count = float(weights.sum()), len(samples)
@@ -106,15 +106,15 @@ def stderr_over(samples: Floats, weights: Floats) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How much the loss rises along random lines, and where it has risen by itself: from the losses on the lines.
+# The rise of the loss along random lines, and the distance at which it has risen by a target.
 
 # 16 lines of 9 points are 9 % of a plane of 40 x 40, and a t-interval over 16 is 9 % wider than a normal one.
 LINES = 16
 DISTANCES = (0.05, 0.1, 0.25, 0.5)
-Ends = tuple[float, float]  # between which a radius lies; the second one is infinite where no end of it is known
+Ends = tuple[float, float]  # bounds of a radius; the second one is infinite if unknown
 COORDINATES = (*(-distance for distance in reversed(DISTANCES)), 0.0, *DISTANCES)
 FIRST_SEED = 1
-# Where the rise has not reached its target at the end of a line; beyond, filters are many times their own length.
+# Further distances if the rise has not reached its target at the end of a line; beyond, filters are many times longer.
 FURTHER = (1.0, 2.0, 4.0, 8.0)
 
 
@@ -123,11 +123,11 @@ class Rises:
     """The rise of the loss along K lines, ½(L(θ + rd) + L(θ − rd)) − L(θ): d and −d are equally likely.
 
     Attributes:
-        distances: r, R of them.
+        distances: the R distances r.
         means: float64 [K, R].
-        samples: the same of every sample, float32 [K, R, N]; None where samples have no loss of their own.
-        weights: how much each sample counts, float64 [N]; None where `samples` is.
-        errors: of a loss of several terms: the standard errors over their samples of the mean over lines, [R].
+        samples: the same per sample, float32 [K, R, N]; None if samples have no loss of their own.
+        weights: sample weights, float64 [N]; None if `samples` is None.
+        errors: for a loss of several terms: the standard errors over samples of the mean over lines, [R].
     """
 
     distances: tuple[float, ...]
@@ -154,7 +154,7 @@ class Rises:
 
 
 def draws_of(origin: State, infos: Sequence[ParameterInfo], count: int = LINES) -> list[Draw]:
-    """Filter-normalised random directions of the seeds from 1 on, as the axes of landscapes are by default."""
+    """Filter-normalised random directions with seeds from 1 on, like the default axes of landscapes."""
     return [partial(random_direction, origin, infos, seed) for seed in range(FIRST_SEED, FIRST_SEED + count)]
 
 
@@ -162,7 +162,7 @@ def rises_of(lines: Sequence[Values], distances: Sequence[float], terms: Mapping
     """The rises from the values at −r…, 0, r… along each line, r ascending.
 
     Args:
-        terms: what the loss is the sum of, each with its factor; None where every sample has a loss of its own.
+        terms: the terms of the loss, each with its factor; None if every sample has its own loss.
     """
     count = len(distances)
     means = np.array([_both_sides(mean_of(values), count) for values in lines])
@@ -174,7 +174,7 @@ def rises_of(lines: Sequence[Values], distances: Sequence[float], terms: Mapping
 
 
 def _errors_of(lines: Sequence[Values], count: int, terms: Mapping[str, float]) -> Floats | None:
-    """√Σ λ²·SE² over the terms [R], whose samples are drawn independently; a term of one sample is a condition."""
+    """√Σ λ²·SE² over the terms [R], whose samples are independent; a term of one sample has no error."""
     squares, known = np.zeros(count), False
     for name, factor in terms.items():
         kept = [values.of_terms[name] for values in lines if name in values.of_terms]
@@ -192,10 +192,10 @@ def _both_sides(values: Floats, count: int) -> Floats:
 
 
 def radii_of(base: LineOrigin, draws: Sequence[Draw], lines: Sequence[Values]) -> tuple[float, list[Ends]]:
-    """The rise that the radius is measured to, and between which ends the radius of each line lies: equal if known.
+    """The target rise, and the bounds of each line's radius: equal if it is known.
 
-    The radius of a line is the geometric mean of those of its two sides. Between two points the rise is taken to be
-    a + b·r², which a paraboloid is.
+    The radius of a line is the geometric mean of those of its two sides. Between two points the rise is assumed to be
+    a + b·r², as for a paraboloid.
     """
     loss = float(mean_of(lines[0])[len(DISTANCES)])
     target = max(loss, LEAST_RISE)
@@ -214,7 +214,7 @@ def _go_on(
     base: LineOrigin, draws: Sequence[Draw], sides: list[list[tuple[float, float]]], distance: float, loss: float,
     is_short: Callable[[list[tuple[float, float]]], bool],
 ) -> None:  # fmt: skip
-    """One point more on each side that is too short."""
+    """Evaluate one more point on each side that is too short."""
     count = len(draws)
     wanted = [
         [sign * distance for sign, side in ((1, line), (-1, line + count)) if is_short(sides[side])]
@@ -228,9 +228,9 @@ def _go_on(
 
 
 def crossing(points: Sequence[tuple[float, float]], target: float) -> Ends:
-    """Between which ends the first distance lies at which the rise reaches the target; equal ends if it is known.
+    """The bounds of the first distance at which the rise reaches the target; equal if it is known.
 
-    A loss that is not finite has risen by more, so that the last distance at which it was finite is all that is known.
+    A non-finite loss has risen by more, so then only the last distance with a finite loss is known.
 
     >>> crossing([(0.0, 0.0), (1.0, 0.5), (2.0, 2.0)], 1.125)
     (1.5, 1.5)
@@ -247,12 +247,12 @@ def crossing(points: Sequence[tuple[float, float]], target: float) -> Ends:
 
 
 def known_radius(ends: Ends) -> float | None:
-    """The radius of a line; None where only bounds of it are known."""
+    """The radius of a line; None if only bounds are known."""
     return ends[0] if ends[0] == ends[1] else None
 
 
 def radius_row(radii: Sequence[Ends]) -> MeasureRow:
-    """The geometric mean over lines, with its t-interval over them; its bounds where only those of some are known."""
+    """The geometric mean over lines, with its t-interval; its bounds if only bounds of some lines are known."""
     known = [radius for radius in map(known_radius, radii) if radius is not None]
     if len(known) == len(radii):
         found = interval_of([math.log(radius) for radius in known])
@@ -268,20 +268,20 @@ def radius_row(radii: Sequence[Ends]) -> MeasureRow:
 
 
 def _geometric_mean(numbers: Sequence[float]) -> float:
-    """0 where one is 0, and then also where one is infinite."""
+    """The geometric mean; 0 if any number is 0, even if another is infinite."""
     if min(numbers) == max(numbers):
-        return numbers[0]  # to the bit, as a bound that is a distance is shown
+        return numbers[0]  # exact: a bound that is a distance is shown as such
     return math.exp(math.fsum(map(math.log, numbers)) / len(numbers)) if min(numbers) > 0 else 0.0
 
 
 # ----------------------------------------------------------------------------------------------------
-# Average cases: the rise under Gaussian noise on the weights, and how much noise the error bears.
+# Average cases: the rise under Gaussian noise on the weights, and how much noise the error tolerates.
 
 DRAWS = 100  # as in Bisla et al. 2022 and Andriushchenko et al. 2023
-PAIRS = DRAWS // 2  # δ and −δ: equally likely, and together free of the gradient's part, the largest of their spread
-SIGMA = 0.01  # of the low-pass filter, as there
+PAIRS = DRAWS // 2  # δ and −δ: equally likely, and together without the gradient's part, the largest of their spread
+SIGMA = 0.01  # of the low-pass filter, from the same papers
 ADAPTIVE_RHO = 0.1  # of the noise relative to each weight
-FIRST_AVERAGE_SEED = 1001  # not those of the lines
+FIRST_AVERAGE_SEED = 1001  # differs from the seeds of lines
 ERROR_DRAWS, ERROR_RISE = 16, 0.1  # Jiang et al. 2020: the error may rise by 0.1
 FIRST_NOISE, DOUBLINGS, HALVINGS = 0.1, 7, 6
 
@@ -292,7 +292,7 @@ def gaussian(origin: State, infos: Sequence[ParameterInfo], seed: int) -> dict[s
 
 
 def relative(origin: State, infos: Sequence[ParameterInfo], seed: int) -> dict[str, Tensor]:
-    """δ ~ N(0, diag(θ²)): noise in the measure of each weight."""
+    """δ ~ N(0, diag(θ²)): noise proportional to each weight."""
     return {name: tensor * origin[name].float().abs() for name, tensor in gaussian(origin, infos, seed).items()}
 
 
@@ -328,7 +328,7 @@ def _average(found: Rises) -> MeasureRow:
 
 
 def _stderr_with_loss(line: Values, found: Rises) -> float:
-    """The standard error of loss and rise together; where samples have no loss of their own, that of the loss."""
+    """The standard error of loss plus rise; if samples have no loss of their own, that of the loss."""
     losses = samples_of(line)
     if losses is None or found.samples is None or found.weights is None:
         return float(line.stderr["loss"][1])
@@ -351,7 +351,7 @@ def error_noise_row(base: LineOrigin, infos: Sequence[ParameterInfo]) -> Measure
 
     low, high = 0.0, FIRST_NOISE
     for _ in range(DOUBLINGS):
-        if not excess(high) <= 0:  # as of an accuracy that is not a number
+        if not excess(high) <= 0:  # also for a NaN accuracy
             break
         low, high = high, 2 * high
     else:

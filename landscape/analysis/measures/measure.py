@@ -1,4 +1,4 @@
-"""What a command asks to be measured: the job that says how, the weights, and whether they were measured before."""
+"""Measure weights of a run: all measures of one set of weights, the job that says how, and recording them."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ from landscape.store.results import writing
 from landscape.store.runs import landscape_names, refuse_unwritable
 
 # ----------------------------------------------------------------------------------------------------
-# All measures of one set of weights, in the order in which they are asked of an executor.
+# All measures of one set of weights, in the order of their computation.
 
-# Below that a standard error is itself known to no better than a fifth, and percentiles of resampled means cover too
+# With fewer samples a standard error has an error of more than a fifth, and percentiles of resampled means cover too
 # little.
 LEAST_SAMPLES = 16
 LOSS, RADIUS, ERROR_NOISE = "loss", "radius", "1/sigma^2"
@@ -85,11 +85,11 @@ LOSS, RADIUS, ERROR_NOISE = "loss", "radius", "1/sigma^2"
 
 @dataclass(frozen=True)
 class ExtraMeasures:
-    """What is measured beside the usual rows.
+    """Optional measures beside the usual rows.
 
     Attributes:
         layers: the rises of single layers.
-        everything: Keskar's sharpness, average cases, and the noise that the error bears.
+        everything: Keskar's sharpness, average cases, and the noise that the error tolerates.
     """
 
     layers: bool = False
@@ -102,10 +102,10 @@ class WeightsMeasures:
 
     Attributes:
         rows: by their names.
-        layers: by the names of the layers; empty where they were not asked for.
-        radii: between which ends that of each line lies.
-        samples: what comparing needs: `loss` [N], `rises` [K, R, N], `weights` [N], rows by name [N], and the probes
-            of the trace; these alone where samples have no loss of their own.
+        layers: by the names of the layers; empty if they were not requested.
+        radii: the bounds of each line's radius.
+        samples: for comparisons: `loss` [N], `rises` [K, R, N], `weights` [N], rows by name [N], and the probes of the
+            trace; only the probes if samples have no loss of their own.
     """
 
     rows: dict[str, MeasureRow]
@@ -116,11 +116,7 @@ class WeightsMeasures:
 
 
 def refuse_few_samples(count: int) -> None:
-    """Refuse samples that are too few for an interval.
-
-    Raises:
-        JobError: they are.
-    """
+    """Raises JobError for too few samples for an interval."""
     if count < LEAST_SAMPLES:
         raise JobError(
             f"num_samples: must be at least {LEAST_SAMPLES} for errors over samples, not {count}; give a job with more"
@@ -134,9 +130,9 @@ def measure(
     """The measures of some weights of a job's problem, over its samples.
 
     Args:
-        label: what messages call the weights.
-        first: the first snapshot of the run, for layers that are put back to it.
-        kept: where the steps of Lanczos are kept, of whatever size; default: nowhere.
+        label: the name of the weights in messages.
+        first: the first snapshot of the run, to which layers are reset.
+        kept: the kept Lanczos steps; default: none.
 
     Raises:
         JobError: the samples are too few, the weights or their loss are not finite, or the loss has no gradient.
@@ -148,7 +144,7 @@ def measure(
     slope = Slope(executor, EvaluationSetting(origin, (), plan), prepared.problem, prepared.samples)
     draws = draws_of(origin, infos)
     _refuse_not_finite_loss(base, draws[0], label)
-    stage(f"{label}: worst case")  # first, as it is what may be refused
+    stage(f"{label}: worst case")  # first, as it may be refused
     worst = sharpness(base, slope)
     stage(f"{label}: lines")
     lines = base.along(draws, [COORDINATES] * len(draws))
@@ -176,7 +172,7 @@ def measure(
 
 
 def _refuse_not_finite_loss(base: LineOrigin, draw: Draw, label: str) -> None:
-    """Refuse weights without a loss: nothing rises from it, and a criterion may still have gradients, such as zeros."""
+    """Refuse weights without a finite loss: it cannot rise, though a criterion may have gradients, such as 0."""
     (values,) = base.along([draw], [(0.0,)])
     loss = float(mean_of(values)[0])
     if not math.isfinite(loss):
@@ -215,11 +211,11 @@ NUMBERED = re.compile(r"(?:(epoch|step)-)?([0-9]{1,15})")
 
 @dataclass(frozen=True)
 class MeasuredOrigin:
-    """A set of weights that is to be measured.
+    """A set of weights to measure.
 
     Attributes:
-        reference: its name as jobs have it.
-        number: of the snapshot; None of other weights.
+        reference: its name in jobs.
+        number: of the snapshot; None for other weights.
     """
 
     reference: int | str
@@ -228,19 +224,19 @@ class MeasuredOrigin:
     unit: str = ""
 
     def state(self, prepared: PreparedJob, trajectory: Trajectory) -> State:
-        """Its weights. Read anew each time, as all snapshots of a run might not fit the memory.
+        """Its weights, read anew each time, as all snapshots of a run may not fit the memory.
 
         Raises:
-            LandscapeError: they cannot be read, or are not those of such a model.
+            LandscapeError: they cannot be read, or do not fit the model.
         """
         return Weights(prepared.problem, trajectory, prepared.job.folder).state(self.reference)
 
 
 def job_of_run(run: str, problem: Callback | None = None, folder: Path | None = None) -> Job:
-    """How the weights of a run are measured: with the samples and the arithmetic of its first landscape.
+    """The job by which the weights of a run are measured: samples and arithmetic are those of its first landscape.
 
     Raises:
-        JobError: no job has computed a landscape of it, or its callback cannot be found.
+        JobError: no job has computed a landscape of the run, or its callback cannot be found.
     """
     stores = [LandscapeStore.open(run, name) for name in landscape_names(run)]
     computed = [store for store in stores if not store.record.is_imported and store.job.landscapes]
@@ -253,13 +249,13 @@ def job_of_run(run: str, problem: Callback | None = None, folder: Path | None = 
 
 
 def job_of_file(job: Job) -> Job:
-    """The same of a job that need not have been run."""
+    """The same for a job that need not have been run."""
     return job_to_measure({name: getattr(job, name) for name in job.model_fields_set}, job.folder)
 
 
 def job_to_measure(fields: Mapping[str, Any], folder: Path, origin: int | str | None = None) -> Job:
-    """A job with one small landscape that no run has: it says how weights are evaluated, and none of it is stored."""
-    # Slopes and curvatures are of the network before it is rounded, and so is all that stands beside them.
+    """A job with one small landscape, which is never stored: it says how weights are evaluated."""
+    # Slopes and curvatures belong to the unrounded network, and so must all other measures.
     left_out = ("landscapes", "tile", "keep_samples", "quantise")
     usable = {key: value for key, value in fields.items() if key in Job.model_fields and key not in left_out}
     taken = {name.lower() for name in landscape_names(locate(str(usable["run"]), folder))}
@@ -272,7 +268,7 @@ def job_to_measure(fields: Mapping[str, Any], folder: Path, origin: int | str | 
 
 
 def at_origin(job: Job, origin: MeasuredOrigin) -> Job:
-    """The same job around some weights, so that nothing of weights that nobody asked for is read."""
+    """The same job with another origin, so that no other weights are read."""
     fields = {name: getattr(job, name) for name in job.model_fields_set}
     return job_to_measure(fields, job.folder, origin.reference)
 
@@ -281,7 +277,7 @@ def origins_of(text: str | None, trajectory: Trajectory, folder: Path) -> list[M
     """The weights that `last,epoch-1,FILE` names; default: the last snapshot, else those of the callback.
 
     Raises:
-        JobError: one of them is unknown; lists what there is.
+        JobError: one of them is unknown; the message lists the known ones.
     """
     if text is None:
         text = "last" if trajectory.numbers else "problem"
@@ -324,7 +320,7 @@ def _snapshot(number: int, unit: str) -> MeasuredOrigin:
 
 
 def settings_of(prepared: PreparedJob) -> dict[str, Any]:
-    """What decides the measures of given weights: two sets of weights are compared where this is equal."""
+    """The settings that decide the measures of given weights; they must be equal for a comparison."""
     (landscape,) = prepared.landscapes
     plan, infos = landscape.plan, describe_parameters(prepared.problem.model)
     shapes = [[info.name, list(info.shape), info.role, info.trainable, info.transposed_groups] for info in infos]
@@ -352,24 +348,24 @@ def settings_of(prepared: PreparedJob) -> dict[str, Any]:
 
 
 def has_all(entry: Entry | None, weights: str, asked: ExtraMeasures) -> bool:
-    """Whether an entry of the same settings holds what is asked for."""
+    """Whether an entry of the same settings holds all requested measures."""
     if entry is None or entry.weights != weights:
         return False
     return (not asked.everything or ERROR_NOISE in entry.rows) and (not asked.layers or bool(entry.layers))
 
 
 def first_state(prepared: PreparedJob, trajectory: Trajectory, origin: MeasuredOrigin) -> State | None:
-    """The weights of the first snapshot; None where there is none, or where it is the origin itself."""
+    """The weights of the first snapshot; None if there is none, or it is the origin itself."""
     if not trajectory.numbers or trajectory.numbers[0] == origin.number:
         return None
     return Weights(prepared.problem, trajectory, prepared.job.folder).state("first")
 
 
 # ----------------------------------------------------------------------------------------------------
-# The measures of a run, computed one set of weights after another, each kept as soon as it is there.
+# The measures of a run, computed one set of weights after another, each recorded when it is done.
 
-# About how many evaluations a set of weights costs, which decides whether workers are worth their start: a gradient is
-# about three, a product with the Hessian about seven.
+# The approximate cost of a set of weights in evaluations, to decide whether workers are worth starting: a gradient
+# costs about three, a Hessian product about seven.
 USUAL_EVALUATIONS = LINES * len(COORDINATES) + 42 * 3 + 40 * 7
 FURTHER_EVALUATIONS = 11 * 3 + 200 + 16 * 10
 LAYER_EVALUATIONS = LAYER_LINES * (2 * len(LAYER_DISTANCES) + 1)
@@ -382,19 +378,19 @@ def record(
     asked: ExtraMeasures,
     executor_of: Executors,
 ) -> Measures:
-    """Measure what is not measured yet, and return all that is known of these weights.
+    """Compute the missing measures of these weights, and return all of them.
 
-    Each set of weights is kept in measures.json when it is done, and each step of Lanczos until then. What was measured
-    under other settings goes then.
+    Each set of weights is recorded in measures.json when it is done; until then its Lanczos steps are kept. Recording
+    removes measures of other settings.
 
     Args:
-        job: as `job_of_run` makes it.
-        executor_of: gives an executor for about so many evaluations.
+        job: from `job_of_run`.
+        executor_of: returns an executor for an approximate number of evaluations.
 
     Raises:
-        JobError: something cannot be measured; nothing is written of it.
-        LandscapeError: a driver writes the run, weights cannot be read, or the disk takes nothing.
-        Interrupted: what is done is kept; the same call goes on.
+        JobError: something cannot be measured, and is not recorded.
+        LandscapeError: a driver writes the run, weights cannot be read, or the disk cannot be written.
+        Interrupted: finished measures are kept; the same call resumes.
     """
     run = job.run_path
     refuse_unwritable(run)
@@ -403,11 +399,11 @@ def record(
     recording = _Recording(run, prepared, trajectory, asked, settings_of(prepared))
     for origin in origins:
         if origin.number is None:
-            origin.state(prepared, trajectory)  # what cannot be read is refused before anything is computed
+            origin.state(prepared, trajectory)  # refuse unreadable weights before computing anything
     missing = [origin for origin in origins if not recording.has(origin)]
     if missing:
         if driver_alive(run):
-            with writing(run):  # refused now, and not after the work
+            with writing(run):  # a refusal must come now, not after the work
                 pass
         prepared.log_warnings()
         try:
@@ -426,7 +422,7 @@ def record(
 
 @dataclass(frozen=True)
 class _Recording:
-    """The measures of a run while they are made."""
+    """Records the measures of a run while they are computed."""
 
     run: str
     prepared: PreparedJob
@@ -436,12 +432,12 @@ class _Recording:
 
     @property
     def cost(self) -> int:
-        """About how many evaluations a set of weights takes."""
+        """The approximate cost of a set of weights, in evaluations."""
         layers = len(layers_of(describe_parameters(self.prepared.problem.model))) if self.asked.layers else 0
         return USUAL_EVALUATIONS + FURTHER_EVALUATIONS * self.asked.everything + LAYER_EVALUATIONS * layers
 
     def has(self, origin: MeasuredOrigin) -> bool:
-        """Whether all that is asked for was measured of these weights, under the same settings."""
+        """Whether all requested measures of these weights are recorded, with the same settings."""
         known = document.read(self.run)
         if known is None or known.settings != self.settings or origin.label not in known.entries:
             return False
@@ -449,7 +445,7 @@ class _Recording:
         return has_all(known.entries[origin.label], weights, self.asked)
 
     def add(self, origin: MeasuredOrigin, executor: Executor) -> None:
-        """Measure a set of weights, and keep that."""
+        """Measure a set of weights, and record it."""
         (landscape,) = self.prepared.landscapes
         state = origin.state(self.prepared, self.trajectory)
         first = first_state(self.prepared, self.trajectory, origin) if self.asked.layers else None

@@ -1,4 +1,4 @@
-"""The worst case near a set of weights: the largest rise of the loss within a ball or a box, by gradient ascent."""
+"""The worst case near a set of weights by gradient ascent; the rows of curvature; critical layers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class SlopeOfBlocks(WorkItem[tuple[float, Floats]]):
 
     @property
     def label(self) -> str:
-        """What messages call it."""
+        """The name of the work item in messages."""
         return f"gradient over the samples of blocks {self.blocks[0]} to {self.blocks[-1]}"
 
     def answer(self, station: EvaluationContext) -> tuple[float, Floats]:
@@ -85,7 +85,7 @@ class Slope:
 
     Attributes:
         setting: θ₀ and the plan.
-        gradients: how many were computed.
+        gradients: how many gradients were computed.
     """
 
     executor: Executor
@@ -96,10 +96,10 @@ class Slope:
 
     @cached_property
     def layout(self) -> ParameterLayout:
-        """Where each parameter lies in a vector.
+        """The places of the parameters in a vector.
 
         Raises:
-            JobError: none is trainable.
+            JobError: no parameter is trainable.
         """
         found = layout_of(self.problem, self.setting.origin)
         if not found.infos:
@@ -132,11 +132,11 @@ class Slope:
 
 # ----------------------------------------------------------------------------------------------------
 
-# The radii at which SAM (Foret et al. 2021) and ASAM (Kwon et al. 2021) are trained with on CIFAR.
+# The radii of SAM (Foret et al. 2021) and ASAM (Kwon et al. 2021) in their trainings on CIFAR.
 SAM_RHO, ASAM_RHO = 0.05, 0.5
 WORST_STEPS = 20
-KESKAR_EPSILON, KESKAR_STEPS = 1e-3, 10  # Keskar et al. 2017, who take as many iterations of L-BFGS-B
-MOMENTUM = 0.75  # Croce and Hein 2020, as in Andriushchenko et al. 2023; so are the first step and when it is halved
+KESKAR_EPSILON, KESKAR_STEPS = 1e-3, 10  # Keskar et al. 2017, who use as many iterations of L-BFGS-B
+MOMENTUM = 0.75  # this, the first step and the halving rule: Croce and Hein 2020, as in Andriushchenko et al. 2023
 NO_GRADIENT = MeasureRow(None, note="the gradient of the loss is not finite there")
 FIRST_STEP = 2.0  # of the radius
 FIRST_CHECK, LEAST_CHECK, CHECK_SHORTER, ENOUGH_RISES = 0.22, 0.06, 0.03, 0.75
@@ -147,17 +147,17 @@ Ascended = tuple[Floats, Floats, int]
 
 @dataclass(frozen=True)
 class Region:
-    """Where ε may lie: ‖ε / scale‖ ≤ 1.
+    """The region of ε: ‖ε / scale‖ ≤ 1.
 
     Attributes:
-        scale: float64 [P]; zeros stay still.
+        scale: float64 [P]; parameters with scale 0 do not move.
     """
 
     scale: Floats
     norm: Norm = "l2"
 
     def uphill(self, gradient: Floats) -> Floats:
-        """The step of length 1, in units of the scale, that climbs most; zeros where nothing does, or none is known."""
+        """The steepest step of length 1, in units of the scale; zeros for a zero or non-finite gradient."""
         scaled = self.scale * gradient
         if not np.isfinite(scaled).all():
             return np.zeros_like(scaled)
@@ -174,20 +174,20 @@ class Region:
 
 
 class NotFiniteGradient(ArithmeticError):
-    """The loss has no direction in which it climbs most."""
+    """The gradient of the loss is not finite, so there is no steepest direction."""
 
 
 def ascend(slope: Callable[[Floats], tuple[float, Floats]], region: Region, steps: int, seed: int = 0) -> Ascended:
-    """ε after one step, scale·uphill(∇L(θ)), and the best ε of as many as asked for, by APGD (Croce and Hein 2020).
+    """ε after one step, scale·uphill(∇L(θ)), and the best ε of `steps` steps, by APGD (Croce and Hein 2020).
 
-    x' = P(x + s·uphill(∇L(θ + ε))), x ← P(x + ¾(x' − x) + ¼(x − x₋₁)), ε = scale·x. The step s is halved, and x put
-    back to the best one, where too few of the last steps rose.
+    x' = P(x + s·uphill(∇L(θ + ε))), x ← P(x + ¾(x' − x) + ¼(x − x₋₁)), ε = scale·x. If too few of the last steps rose,
+    the step s is halved, and x reset to the best one.
 
     Returns:
-        Both, and at how many of the steps the loss was not finite: what is best there is a bound of the worst.
+        Both, and at how many steps the loss was not finite: then the best rise is only a lower bound.
 
     Raises:
-        NotFiniteGradient: ∇L(θ) holds NaN or infinity, as that of a root at zero does.
+        NotFiniteGradient: ∇L(θ) holds NaN or infinity, such as that of a square root at zero.
     """
     _, gradient = slope(np.zeros_like(region.scale))
     if not np.isfinite(gradient).all():
@@ -216,7 +216,7 @@ def ascend(slope: Callable[[Floats], tuple[float, Floats]], region: Region, step
             interval = max(interval - CHECK_SHORTER, LEAST_CHECK)
             check, last_check, rises = check + interval, number, 0
         onward = uphill if x is best else region.uphill(gradient)
-        if not math.isfinite(value):  # back to where it was, by a shorter step
+        if not math.isfinite(value):  # go back, and take a shorter step
             size, onward = size / 2, uphill
             x = before = best if highest > -np.inf else np.zeros_like(best)
         ahead = region.inside(x + size * onward)
@@ -226,7 +226,7 @@ def ascend(slope: Callable[[Floats], tuple[float, Floats]], region: Region, step
 
 @dataclass(frozen=True)
 class Worst:
-    """The rises of some fixed ε: their rows, and the rise of every sample where it has one.
+    """The rises at some fixed ε: their rows, and the rise of every sample, if samples have losses.
 
     Attributes:
         samples: float32 [N] by the name of the row.
@@ -239,7 +239,7 @@ class Worst:
 def sharpness(base: LineOrigin, slope: Slope) -> Worst:
     """SAM's and ASAM's rises, after one step and after 20, ε found on all samples at once.
 
-    SAM: ‖ε‖ ≤ 0.05. ASAM: ‖ε/|θ|‖ ≤ 0.5, elementwise, which no rescaling of the layers that keeps the network changes.
+    SAM: ‖ε‖ ≤ 0.05. ASAM: ‖ε/|θ|‖ ≤ 0.5, elementwise, which is invariant to rescaling layers of the same network.
     """
     theta = np.abs(slope.layout.vector(slope.setting.origin))
     offsets, without, broken = dict[str, Floats](), dict[str, MeasureRow](), dict[str, int]()
@@ -257,7 +257,7 @@ def sharpness(base: LineOrigin, slope: Slope) -> Worst:
 
 
 def _bound(row: MeasureRow, broken: int, steps: int) -> MeasureRow:
-    """The row of a worst case on whose way the loss was not finite: the largest rise that was is a bound of it."""
+    """The row of a worst case with non-finite losses on the way: the largest finite rise is a lower bound."""
     note = f"the loss is not finite at {broken} of the {steps} steps"
     return replace(row, value=None, stderr=None, note=note, above=row.value)
 
@@ -291,10 +291,10 @@ def rises_at(base: LineOrigin, layout: ParameterLayout, offsets: dict[str, Float
 
 
 def _rise(values: Values, note: str = "") -> tuple[MeasureRow, Floats | None]:
-    """The rise from the first of two points to the second, and that of every sample where it has a loss of its own."""
+    """The rise from the first of two points to the second, and that of every sample, if samples have losses."""
     loss, high = mean_of(values).tolist()
     losses, weights = samples_of(values), weights_of(values)
-    if losses is None or weights is None:  # as of a loss of several terms
+    if losses is None or weights is None:  # such as for a loss of several terms
         return row_of(
             high - loss, None if values.rise_stderr is None else float(values.rise_stderr[1]), note=note
         ), None
@@ -303,7 +303,7 @@ def _rise(values: Values, note: str = "") -> tuple[MeasureRow, Floats | None]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The rows of a table that curvature gives: the ends of the spectrum, and the trace.
+# The rows of curvature: both ends of the spectrum, and the trace.
 
 CURVATURE_NAMES = ("lambda max", "lambda min", "trace")
 NOT_FINITE = "the Hessian is not finite there"
@@ -312,11 +312,11 @@ PROBED = "trace probes"  # the estimates of the trace, by probe, beside the loss
 
 @dataclass(frozen=True)
 class Curved:
-    """The rows, and what comparing needs.
+    """The rows, and the samples for comparisons.
 
     Attributes:
-        samples: vᵀHᵢv [N] of λmax and λmin, by the names of the rows, moved by a constant so that their mean is the
-            eigenvalue, and the trace of each probe under `PROBED`; float64.
+        samples: vᵀHᵢv [N] of λmax and λmin, by the names of the rows, shifted so that their mean is the eigenvalue, and
+            the trace of each probe under `PROBED`; float64.
     """
 
     rows: dict[str, MeasureRow]
@@ -327,13 +327,13 @@ def curvature_rows(slope: Slope, loss: float, kept: KeptSteps | None = None) -> 
     """λmax and λmin with their errors over the samples, and the trace with its interval over the probes.
 
     Args:
-        loss: L(θ), from which the step of second differences follows where they are taken.
-        kept: where the steps of Lanczos are kept, of whatever size; default: nowhere.
+        loss: L(θ), which determines the step of second differences.
+        kept: the kept Lanczos steps; default: none.
     """
     size, setting = slope.layout.size, slope.setting
     try:
         refuse_large_bases(size, STEPS)
-    except JobError as refusal:  # the other rows are as good without these
+    except JobError as refusal:  # the other rows do not depend on these
         return Curved(dict.fromkeys(CURVATURE_NAMES, MeasureRow(None, note=str(refusal))), {})
     operator = HessianOperator(slope.executor, setting, slope.problem, slope.samples)
     most, ends = most_steps(size, STEPS), (1, -1)
@@ -347,7 +347,7 @@ def curvature_rows(slope: Slope, loss: float, kept: KeptSteps | None = None) -> 
         krylov = kept_lanczos(operator, replace(kept, size=size), ends, loss, is_open=is_open, most=most)
     how = f"by differences of gradients: {operator.refusal}" if operator.refusal else ""
     largest = max(abs(krylov.pair(rank).value) for rank in (1, -1))
-    rounding = operator.noise * largest  # of the products, which the bound on the residual does not see
+    rounding = operator.noise * largest  # of the products; the bound on the residual does not include it
     rows, samples = dict[str, MeasureRow](), dict[str, Floats]()
     for name, rank in zip(CURVATURE_NAMES, (1, -1), strict=False):
         pair = krylov.pair(rank)
@@ -366,7 +366,7 @@ def curvature_rows(slope: Slope, loss: float, kept: KeptSteps | None = None) -> 
 
 
 def _doubt(krylov: Krylov, rank: int, rounding: float, in_float32: bool) -> tuple[str, bool]:
-    """How far the value of a rank is known, in words, and whether it is a value at all: one without a sign is none."""
+    """The accuracy of a rank's value in words, and whether it counts as a value: one with unknown sign does not."""
     pair = krylov.pair(rank)
     if not math.isfinite(pair.value):
         return "", True
@@ -383,10 +383,10 @@ def _doubt(krylov: Krylov, rank: int, rounding: float, in_float32: bool) -> tupl
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which layers are critical: the rise when one layer alone moves, or goes back to its initial weights.
+# Critical layers: the rise when only one layer moves, or is reset to its initial weights.
 
 LAYER_DISTANCES = (0.1, 0.25, 0.5)
-LAYER_LINES = 4  # of each layer: few, as a network has many layers; their interval says how far they agree
+LAYER_LINES = 4  # per layer: few, as a network has many layers; their interval shows their spread
 REINITIALISED = "re-initialised"
 
 
@@ -402,12 +402,12 @@ def layers_of(infos: Sequence[ParameterInfo]) -> dict[str, tuple[ParameterInfo, 
 def layer_rows(
     base: LineOrigin, infos: Sequence[ParameterInfo], first: State | None
 ) -> dict[str, dict[str, MeasureRow]]:
-    """Per layer the rises along its own filter-normalised lines, and when it is put back to its first weights.
+    """Per layer the rises along its own filter-normalised lines, and after resetting it to its first weights.
 
     Zhang, Bengio, Singer 2022, "Are all layers created equal?".
 
     Args:
-        first: the first snapshot; None where there is none, or where it is the origin itself.
+        first: the first snapshot; None if there is none, or it is the origin itself.
     """
     coordinates = (*(-distance for distance in reversed(LAYER_DISTANCES)), 0.0, *LAYER_DISTANCES)
     found = dict[str, dict[str, MeasureRow]]()
