@@ -1,1 +1,1 @@
-"""Ray Serve around the evaluator: any point of any landscape on demand, by REST and gRPC."""
+"""Ray Serve around the evaluator: computes any point of any landscape on demand, by REST and gRPC."""

@@ -38,20 +38,20 @@ from landscape.core.errors import JobError, quoted
 from landscape.core.http import Guard
 
 # ----------------------------------------------------------------------------------------------------
-# The methods of `landscape.proto` for servers and clients, read off its descriptor: no generated code but messages.
+# The methods of `landscape.proto` for servers and clients, made from its descriptor: only the messages are generated.
 
 SERVICE = DESCRIPTOR.services_by_name["Landscape"]
 
 
 def _methods() -> Iterator[tuple[str, Any, Any, bool]]:
-    """Name, request, answer, and whether there is a stream of answers, of each method."""
+    """For each method: its name, its request and answer, and whether it streams answers."""
     for method in SERVICE.methods:
         request, answer = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
         yield method.name, request, answer, method.server_streaming
 
 
 def handler_of(servicer: Any) -> Any:
-    """What a server of gRPC is given, so that it asks the methods of `servicer`."""
+    """The handler by which a gRPC server calls the methods of `servicer`."""
     handlers = {}
     for name, request, answer, streams in _methods():
         make = grpc.unary_stream_rpc_method_handler if streams else grpc.unary_unary_rpc_method_handler
@@ -63,7 +63,7 @@ def handler_of(servicer: Any) -> Any:
 
 
 class LandscapeStub:
-    """The methods for a client: `LandscapeStub(channel).Points(request, metadata=…)`."""
+    """The methods as a client calls them: `LandscapeStub(channel).Points(request, metadata=…)`."""
 
     def __init__(self, channel: Any) -> None:
         for name, request, answer, streams in _methods():
@@ -89,13 +89,13 @@ CODES = {
     UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
 }
 
-Answer = tuple[Any, Sequence[BusyTime] | None]  # a message, and when it was evaluated where that is told
+Answer = tuple[Any, Sequence[BusyTime] | None]  # a message, and the times of its evaluation if the client is told them
 
 log = logging.getLogger("landscape")
 
 
 def _with_status(answer: Callable[..., Awaitable[Answer]]) -> Callable[..., Awaitable[Any]]:
-    """The method, whose errors become a status of gRPC with their sentence; its times go along as trailing metadata."""
+    """Wrap a method: its errors become a gRPC status with a sentence, its times are sent as trailing metadata."""
 
     @wraps(answer)
     async def call(self: Rpc, request: Any, context: Any) -> Any:
@@ -135,7 +135,7 @@ class Rpc:
         self.service, self._guard = service, guard
 
     def refuse_strangers(self, context: Any) -> None:
-        """Refuse who does not bring the token."""
+        """Refuse a client that does not send the token."""
         if not self._guard.token:
             return
         given = dict(context.invocation_metadata() or ()).get("authorization", "")
@@ -147,7 +147,7 @@ class Rpc:
             )
 
     async def _ask(self, question: str, request: Any, fields: Fields) -> tuple[ServedLandscape, Any, Any]:
-        """The landscape that a request names, what is asked of it, and its values."""
+        """The landscape that a request names, the parsed question, and the values that answer it."""
         served, asked = self._parse(question, request, fields)
         return served, asked, await self.service.answer(question, served, asked)
 
@@ -192,7 +192,7 @@ class Rpc:
 
     @_with_status
     async def Gradient(self, request: Any, context: Any) -> Answer:
-        """The slopes at a point."""
+        """The gradient at a point."""
         served, _, found = await self._ask("gradient", request, {"point": tuple(request.point.coordinates)})
         message = messages.GradientAnswer(
             **_head(served), point=_point(found.point), loss=found.loss, gradient=found.gradient, stderr=found.stderr
@@ -212,7 +212,7 @@ class Rpc:
 
     @_with_status
     async def Models(self, request: Any, context: Any) -> Answer:
-        """All that is served."""
+        """All models that are served."""
         return ParseDict(await self.service.models(), messages.ModelsAnswer()), None
 
     async def Health(self, request: Any, context: Any) -> Any:
@@ -221,7 +221,7 @@ class Rpc:
 
 
 async def start_rpc(service: LandscapeService, guard: Guard, host: str, port: int) -> tuple[Any, int]:
-    """A server that answers, and its port.
+    """Start a server; returns it and its port.
 
     Args:
         port: 0 for any free one.
@@ -250,7 +250,7 @@ async def start_rpc(service: LandscapeService, guard: Guard, host: str, port: in
 
 
 def _head(served: ServedLandscape) -> dict[str, Any]:
-    """The fields that every answer begins with."""
+    """The fields at the beginning of every answer."""
     source = served.source
     target = messages.Target(model=source.model, version=str(source.version), landscape=source.landscape)
     return {"target": target, "axes": [axis.name for axis in served.info.axes]}
@@ -261,7 +261,7 @@ def _point(coordinates: Any) -> Any:
 
 
 def _values(served: ServedLandscape, found: ResolvedValues, rise: bool) -> dict[str, Any]:
-    """The values of points by name, the status of each, and where its values come from."""
+    """The values of points by name, and the status and source of each point."""
     columns = served.values(found.table, rise)
     values = [messages.Observable(name=name, values=column) for name, column in columns.items()]
     return {"values": values, "status": found.status.tolist(), "source": found.source.tolist()}

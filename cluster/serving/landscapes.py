@@ -1,8 +1,9 @@
-"""The landscapes that are served: what the disk has of each by now, and the file of the values that were served of it.
+"""The landscapes that are served: the values on disk of each, and a file of the values that were served.
 
-RUN/served/LANDSCAPE-IDENTITY.points is that file: a header, which names what the values are of, and rows of equal
-length, each the coordinates of a point, its values and a CRC32C. Rows are appended, safe against kills. The identity is
-the digest of all that decides the values, so another landscape, plan or network has another file.
+This file is RUN/served/LANDSCAPE-IDENTITY.points: a header that names the landscape, and rows of equal length. A row
+holds the coordinates of a point, its values and a CRC32C. Rows are appended; a kill loses at most the row that is being
+written. The identity is the digest of all that decides the values, so another landscape, plan or network has another
+file.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ log = logging.getLogger("landscape")
 
 
 class PointFile:
-    """The file of one landscape, open for appending. One process alone has it, see `lock_point_folder`.
+    """The file of one landscape, open for appending, by one process only (`lock_point_folder`).
 
     Raises:
-        JobError: the file is of something else, or cannot be written.
+        JobError: the file belongs to another landscape, or cannot be written.
     """
 
     def __init__(self, folder: Path, landscape: str, info: LandscapeInfo) -> None:
@@ -73,7 +74,7 @@ class PointFile:
         return len(self._places)
 
     def get(self, point: bytes) -> bytes | None:
-        """The row of a point; None where it is not kept, or is not what was written."""
+        """The row of a point; None if it is not kept, or damaged."""
         place = self._places.get(point)
         if place is None:
             return None
@@ -86,7 +87,7 @@ class PointFile:
         return content[self._point :]
 
     def latest(self) -> tuple[bytes, bytes] | None:
-        """The point that was kept last, and its row; None where nothing is kept."""
+        """The point that was kept last, and its row; None if the file is empty."""
         point = next(reversed(self._places), None)
         row = None if point is None else self.get(point)
         return None if point is None or row is None else (point, row)
@@ -95,7 +96,7 @@ class PointFile:
         """Append rows of points that are not kept yet; they are on the disk when this returns.
 
         Raises:
-            OSError: the disk is full, or gone; what was kept before still is.
+            OSError: the disk is full, or gone; the rows before these are still kept.
         """
         new = [(point, row) for point, row in dict(rows).items() if point not in self._places]
         if not new:
@@ -119,7 +120,7 @@ class PointFile:
         os.close(self._file)
 
     def _read(self) -> int:
-        """Take in the sound rows, and cut off what a kill has left half written; returns where the file ends."""
+        """Read the sound rows and cut off a row that a kill left incomplete; returns where the file ends."""
         place = end = self._begin
         while block := os.pread(self._file, READ_ROWS * self._length, place):
             for start in range(0, len(block) - self._length + 1, self._length):
@@ -175,10 +176,10 @@ def _crc(content: bytes) -> bytes:
 
 @contextlib.contextmanager
 def lock_point_folder(run: str) -> Iterator[Path]:
-    """Within the block, this process alone keeps values of a run; gives the folder that they lie in.
+    """Within the block, only this process keeps values of a run; yields their folder.
 
     Raises:
-        JobError: another service keeps values there, or the run is no folder of this machine.
+        JobError: another service keeps values there, or the run is no folder on this machine.
     """
     if "://" in run:
         raise JobError(f"keep: needs a run in a folder, and {quoted(run, 300)} is a URL; leave out --keep")
@@ -199,7 +200,7 @@ def lock_point_folder(run: str) -> Iterator[Path]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Points that a landscape on disk holds, those of its refinement among them, found by their coordinates.
+# The points of a landscape on disk, with those of its refinement, found by their coordinates.
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,8 +208,8 @@ class StoredPoints:
     """The values of a surface in memory.
 
     Args:
-        surface: as it is read, its levels beside it.
-        columns: the names of a point's values, in their order. NaN where the surface lacks one.
+        surface: as read, with its levels.
+        columns: the names of a point's values, in their order; a value that the surface lacks is NaN.
     """
 
     surface: Surface
@@ -234,7 +235,7 @@ class StoredPoints:
 
 
 def _places(coordinates: Floats, wanted: Floats) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """The place of each wanted coordinate on an axis, and whether it is there to the bit."""
+    """The index of each wanted coordinate on an axis, and whether the axis has it to the bit."""
     order = np.argsort(coordinates)
     found = np.searchsorted(coordinates, wanted, sorter=order).clip(0, len(coordinates) - 1)
     index = order[found]
@@ -242,20 +243,20 @@ def _places(coordinates: Floats, wanted: Floats) -> tuple[NDArray[np.intp], NDAr
 
 
 def _content_state(store: LandscapeStore) -> Sequence[object]:
-    """What changes when a landscape or one of its levels gets values, or is replaced."""
+    """A state that changes when a landscape or one of its levels gets values, or is replaced."""
     records = [level.record for level in (store, *store.levels())]
     return [(record.digest, record.provenance.created, record.progress) for record in records]
 
 
 # ----------------------------------------------------------------------------------------------------
-# A landscape as the service knows it: what is on disk of it by now, and where its served values are kept.
+# A landscape as the service knows it: its values on disk, and where its served values are kept.
 
-PROMISED_SECONDS = 2.0  # an answer is of the disk as it was at most so long ago: docs/howto/serve.md promises it
-EARLY_SECONDS = 1.0  # after which the disk is read beside the answers, so that under load no request waits for it
+PROMISED_SECONDS = 2.0  # the oldest reading of the disk that an answer may use: docs/howto/serve.md promises it
+EARLY_SECONDS = 1.0  # after which the disk is read while requests are answered, so that under load none waits for it
 
 
 class Replicas(Protocol):
-    """Those who compute; each call may be answered by another one."""
+    """The replicas, which compute; each call may go to another one."""
 
     async def points(self, key: str, points: Floats) -> ComputedValues:
         """The values at points [P, axes]; raises a Refusal."""
@@ -264,7 +265,7 @@ class Replicas(Protocol):
         """The first or the second derivatives of the loss along the axes at a point; raises a Refusal."""
 
     async def describe(self, key: str) -> LandscapeInfo:
-        """What is known of a landscape; raises a Refusal."""
+        """The description of a landscape; raises a Refusal."""
 
 
 @dataclass
@@ -272,10 +273,10 @@ class ServedLandscape:
     """One landscape that is served.
 
     Attributes:
-        info: what is known of it since the service began; another one of its name is not answered for.
-        revision: tells it from another landscape of its name; empty until the disk is first read.
-        stored: the values on disk when that was last read.
-        point_file: its served values on disk; None where they are not kept.
+        info: its description when the service began; a landscape that replaced it under its name is refused.
+        revision: distinguishes it from another landscape of its name; empty until the disk is first read.
+        stored: the values on disk when it was last read.
+        point_file: its served values on disk; None if they are not kept.
     """
 
     source: LandscapeSource
@@ -284,16 +285,16 @@ class ServedLandscape:
     point_file: PointFile | None = None
     clock: Callable[[], float] = time.monotonic
     revision: str = field(default="", init=False)
-    _read_at: float = field(default=-1e9, init=False)  # when the last reading that has ended began
+    _read_at: float = field(default=-1e9, init=False)  # when the last finished reading began
     _state: Sequence[object] = field(default=(), init=False)
     _task: asyncio.Task[None] | None = field(default=None, init=False)
     _failure: Exception | None = field(default=None, init=False)
 
     def values(self, table: Floats, rise: bool) -> dict[str, Floats]:
-        """The values of points by name, [P] each, from a table [P, columns]: what is computed, and what is derived.
+        """The values of points by name, [P] each, computed and derived ones, from a table [P, columns].
 
         Args:
-            rise: whether the error of the rise is among them.
+            rise: whether they include the error of the rise.
         """
         named: dict[str, Floats] = dict(zip(self.info.columns, np.ascontiguousarray(table.T), strict=True))
         error = named.pop(RISE_STDERR)
@@ -301,7 +302,7 @@ class ServedLandscape:
         return {**named, RISE_STDERR: error} if rise else named
 
     async def refresh(self) -> None:
-        """Make sure that what is known of the disk is at most two seconds old.
+        """Read the disk again unless the last reading is at most two seconds old.
 
         Raises:
             NotFoundError: the run is gone.
@@ -310,7 +311,7 @@ class ServedLandscape:
         now = self.clock()
         if self._failure is not None or self._read_at < now - PROMISED_SECONDS:
             await asyncio.shield(self._reading())
-        if self._read_at < now - PROMISED_SECONDS:  # that reading was under way already, and takes long
+        if self._read_at < now - PROMISED_SECONDS:  # that reading had begun before, and was slow
             await asyncio.shield(self._reading())
         if self._failure is not None:
             raise self._failure.with_traceback(None)
@@ -318,7 +319,7 @@ class ServedLandscape:
             self._reading()
 
     def refuse_other_revision(self, revision: str) -> None:
-        """Refuse what a replica has computed of another landscape that has taken this one's name.
+        """Refuse values that a replica computed of another landscape, which has taken this one's name.
 
         Raises:
             Refusal: the revision is another one.
@@ -327,7 +328,7 @@ class ServedLandscape:
             raise self._replaced()
 
     def read_disk(self) -> None:
-        """Read what the disk has by now."""
+        """Read the values on disk."""
         began = self.clock()
         try:
             refuse_gone(self.source)
@@ -344,7 +345,7 @@ class ServedLandscape:
             self._read_at = began
 
     def _reading(self) -> asyncio.Task[None]:
-        """The reading that is under way; where there is none, one begins."""
+        """The reading that is under way, or else a new one."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(asyncio.to_thread(self._try_to_read))
         return self._task
@@ -353,23 +354,23 @@ class ServedLandscape:
         try:
             self.read_disk()
             self._failure = None
-        except Exception as error:  # which the next request gets
+        except Exception as error:  # the next request raises it
             self._failure = error
 
     def _stored_points(self, store: LandscapeStore | None) -> StoredPoints | None:
-        """The values on disk; None where there are none of what is served."""
+        """The values on disk; None if the disk has none of this landscape."""
         if store is None or self._is_another(store):
             return None
         values = StoredPoints(store.read_surface().merged(), self.info.columns)
         after = LandscapeStore.find(self.source.run, self.source.landscape)
-        # Some of the values may be of another landscape that has taken the place meanwhile.
+        # Some of the values may be of another landscape that has replaced this one meanwhile.
         return None if after is None or self._is_another(after) else values
 
     def _is_another(self, store: LandscapeStore) -> bool:
-        """Whether the landscape on disk is of something else, or by another plan: a job's values are not taken from it.
+        """Whether the landscape on disk has another identity: a job's values are then not read from it.
 
         Raises:
-            Refusal: it is, in the place of a run's landscape.
+            Refusal: it has replaced the landscape of a run that is served.
         """
         now = describe_stored(store)
         if now is None or revision_of(self.source, now, store) == self.revision:
@@ -384,13 +385,13 @@ class ServedLandscape:
 
 
 async def check_point_file(file: PointFile, key: str, replicas: Replicas) -> None:
-    """Refuse a file of values where a replica computes others.
+    """Refuse a file of values if a replica computes other ones.
 
-    The identity in its name covers weights and samples, and not the code that computes with them.
+    The identity in its name covers weights and samples, but not the code that computes with them.
 
     Raises:
-        JobError: the values are of other code, or of another machine.
-        Refusal: no replica computes.
+        JobError: other code, or another machine, computed the values.
+        Refusal: no replica answers.
     """
     latest = file.latest()
     if latest is None:
@@ -405,6 +406,6 @@ async def check_point_file(file: PointFile, key: str, replicas: Replicas) -> Non
 
 
 def rows_as_bytes(points: Floats) -> list[bytes]:
-    """The coordinates of each point [P, axes] as bytes, by which it is known."""
+    """The coordinates of each point [P, axes] as bytes, which identify it."""
     content, length = np.ascontiguousarray(points).tobytes(), 8 * points.shape[1]
     return [content[start : start + length] for start in range(0, len(content), length)]

@@ -1,6 +1,6 @@
-"""What one replica does: it loads landscapes, and computes what is asked of them, one batch after another.
+"""A replica: loads landscapes, and computes points and derivatives of them, one batch after another.
 
-Ray Serve is around it in `deployment`; the class itself knows no Ray, so that a test can ask it in its own process.
+`deployment` wraps it for Ray Serve; the class itself does not use Ray, so that a test can call it in its own process.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ from landscape.store.landscape import LandscapeStore
 # ----------------------------------------------------------------------------------------------------
 # Derivatives of the loss along the axes of a landscape at one of its points, with errors over the samples.
 
-# Of an axis: at this share of its length a difference of float32 losses is far above their rounding, and still linear.
+# Share of an axis's length: over such a step a difference of float32 losses far exceeds their rounding, and the loss is
+# still nearly linear.
 STEP_SHARE = float(np.finfo(np.float32).eps) ** (1 / 3) / 2
 
 
@@ -66,10 +67,10 @@ class Gradient:
     """∂L/∂x of each axis x at a point.
 
     Attributes:
-        stderr: of each, over the samples: that of the mean of ∂ℓᵢ/∂x, whose samples are those of every point. NaN
-            where the losses of single samples are not to be had.
+        stderr: the standard error of each, over the samples: that of the mean of ∂ℓᵢ/∂x, with the same samples at every
+            point. NaN if the losses of single samples are not available.
         evaluated: when it was computed.
-        revision: of the landscape that it is of.
+        revision: that of its landscape.
     """
 
     point: tuple[float, ...]
@@ -88,7 +89,7 @@ class Curvature:
         eigenvalues: of this matrix, the smallest first.
         method: how the derivatives were computed: `autograd`, or `differences` of gradients in float64.
         evaluated: when it was computed.
-        revision: of the landscape that it is of.
+        revision: that of its landscape.
     """
 
     point: tuple[float, ...]
@@ -104,13 +105,13 @@ DerivativeKind = Literal["gradient", "curvature"]
 
 @dataclass
 class _ReplicaExecutor(Executor):
-    """Computes work items at any weights by the evaluator of a landscape, which keeps its own origin."""
+    """Computes work items at any weights, by the evaluator of a landscape; the evaluator's origin does not change."""
 
     evaluator: Evaluator
     _context: EvaluationContext | None = field(default=None, init=False)
 
     def share(self, value: object) -> Shared[object]:
-        """The value, held as it is."""
+        """The value itself."""
         return SharedValue(value)
 
     def ask(self, setting: EvaluationSetting, questions: Sequence[WorkItem[Answer]]) -> list[Answer]:
@@ -120,16 +121,16 @@ class _ReplicaExecutor(Executor):
         return [self.evaluator.within_memory(partial(question.answer, self._context)) for question in questions]
 
     def ask_apart(self, setting: EvaluationSetting, question: WorkItem[Answer], times: int) -> list[Answer]:
-        """The answers of this process."""
+        """The answers, all computed by this process."""
         return [answer for _ in range(times) for answer in self.ask(setting, [question])]
 
 
 def gradient_at(
     prepared: PreparedJob, landscape: PreparedLandscape, evaluator: Evaluator, point: Sequence[float]
 ) -> Gradient:
-    """∇L(θ)·d of each axis d at θ = θ₀ + Σ xₖ·dₖ, by one gradient over all samples.
+    """∇L(θ)·d for each axis d at θ = θ₀ + Σ xₖ·dₖ, by one gradient over all samples.
 
-    The errors are those of central differences of each sample's loss, two evaluations for each axis.
+    The errors come from central differences of each sample's loss, by two evaluations for each axis.
 
     Raises:
         JobError: the loss has no derivatives along the axes.
@@ -156,7 +157,7 @@ def gradient_at(
 def curvature_at(
     prepared: PreparedJob, landscape: PreparedLandscape, evaluator: Evaluator, point: Sequence[float]
 ) -> Curvature:
-    """dᵀHd′ of the axes at θ = θ₀ + Σ xₖ·dₖ, by a product with the Hessian for each axis.
+    """dᵀHd′ for the axes d, d′ at θ = θ₀ + Σ xₖ·dₖ, by a product with the Hessian for each axis.
 
     Raises:
         JobError: the loss has no derivatives along the axes.
@@ -164,7 +165,7 @@ def curvature_at(
     setting, vectors = _setting_at(prepared, landscape, evaluator, point)
     operator = HessianOperator(_ReplicaExecutor(evaluator), setting, prepared.problem, prepared.samples)
     table = vectors @ operator(vectors).T
-    table = (table + table.T) / 2  # which it is, but for rounding
+    table = (table + table.T) / 2  # symmetric but for rounding
     finite = bool(np.isfinite(table).all())
     eigenvalues = np.linalg.eigvalsh(table) if finite else np.full(len(table), np.nan)
     return Curvature(tuple(point), tuple(map(tuple, table.tolist())), tuple(eigenvalues.tolist()), operator.method)
@@ -179,7 +180,7 @@ DERIVATIVES: dict[DerivativeKind, Callable[..., Gradient | Curvature]] = {
 def _setting_at(
     prepared: PreparedJob, landscape: PreparedLandscape, evaluator: Evaluator, point: Sequence[float]
 ) -> tuple[EvaluationSetting, Floats]:
-    """The weights of a point, at which work items are computed, and the axes as vectors of trainable parameters."""
+    """The setting for work items at the weights of a point, and the axes as vectors of trainable parameters."""
     if landscape.plan.quantise is not None:
         raise JobError(
             "derivatives: the weights of this landscape are rounded, so its loss goes in steps and has no derivatives; "
@@ -205,7 +206,7 @@ def _around(landscape: PreparedLandscape, point: Sequence[float]) -> list[list[f
 
 
 def _error(values: Values, terms: Mapping[str, float] | None, row: int, distance: float) -> float:
-    """The standard error of the slope between two rows of losses; of a sum of terms √Σλ²SE²."""
+    """The standard error of the slope between two rows of losses; for a sum of terms √Σλ²SE²."""
     if terms is None:
         return math.nan if values.samples is None else _error_of(values.samples, row, distance)
     parts = [factor * _error_of(values.of_terms[name], row, distance) for name, factor in terms.items()
@@ -214,7 +215,7 @@ def _error(values: Values, terms: Mapping[str, float] | None, row: int, distance
 
 
 def _error_of(samples: SampleValues, row: int, distance: float) -> float:
-    """√(Σw²(sᵢ − s̄)²)/Σw · √(n/(n−1)) of the slopes sᵢ of the samples; NaN of one sample."""
+    """√(Σw²(sᵢ − s̄)²)/Σw · √(n/(n−1)) for the slopes sᵢ of the samples; NaN for one sample."""
     slopes = (samples.losses[row + 1].astype(np.float64) - samples.losses[row]) / distance
     count, weights = len(slopes), samples.weights
     if count < 2:
@@ -234,10 +235,10 @@ class ComputedValues:
 
     Attributes:
         table: float64 [P, columns], see `LandscapeInfo.columns`.
-        whole: whether the planned batches fitted the memory. Where they did not, values differ in rounding, and are
-            answered but not kept.
+        whole: whether the planned batches fitted the memory. If they did not, the values differ in rounding: they are
+            sent to the client but not kept.
         evaluated: when they were evaluated, with the other points of their batches.
-        revision: of the landscape that they are of, see `revision_of`.
+        revision: that of their landscape, see `revision_of`.
     """
 
     table: Floats
@@ -246,17 +247,17 @@ class ComputedValues:
     revision: str = ""
 
     def split(self, counts: Sequence[int]) -> list[ComputedValues]:
-        """The values of as many requests, of so many points each."""
+        """The values of each request; `counts` are their numbers of points."""
         return [replace(self, table=part) for part in np.split(self.table, np.cumsum(counts)[:-1])]
 
 
 def join_values(parts: Sequence[ComputedValues]) -> ComputedValues:
-    """The values of all points of several answers, in their order."""
+    """The values of all points of several answers, in the order of the answers."""
     if len(parts) == 1:
         return parts[0]
     evaluated = tuple(stretch for part in parts for stretch in part.evaluated)
     revisions = {part.revision for part in parts}
-    revision = revisions.pop() if len(revisions) == 1 else ""  # which no landscape has
+    revision = revisions.pop() if len(revisions) == 1 else ""  # no landscape has this revision
     return ComputedValues(
         np.concatenate([part.table for part in parts]), all(part.whole for part in parts), evaluated, revision
     )
@@ -264,7 +265,7 @@ def join_values(parts: Sequence[ComputedValues]) -> ComputedValues:
 
 @dataclass(frozen=True)
 class LoadedLandscape:
-    """A landscape that this process evaluates points of."""
+    """A landscape whose points this process evaluates."""
 
     prepared: PreparedJob
     landscape: PreparedLandscape
@@ -273,10 +274,10 @@ class LoadedLandscape:
     revision: str
 
     def points(self, points: Floats) -> ComputedValues:
-        """The values at points [P, axes], those that stand several times computed once.
+        """The values at points [P, axes]; a repeated point is computed once.
 
         Raises:
-            Refusal: user code raised there, as often as it was tried.
+            Refusal: user code raised at a point, at every try.
         """
         places, back = np.unique(points, axis=0, return_inverse=True)
         with in_folder(self.prepared.folder):
@@ -301,14 +302,14 @@ class LoadedLandscape:
 
 
 def load_landscape(source: LandscapeSource, beside: Sequence[LoadedLandscape] = ()) -> LoadedLandscape:
-    """Prepare a landscape and reproduce the values that its record holds.
+    """Prepare a landscape and reproduce the values in its record.
 
     Args:
-        beside: others that this process holds: the samples are shared with one that has the same.
+        beside: other landscapes that this process holds; one with the same samples shares them.
 
     Raises:
         NotFoundError: the run or the landscape is gone.
-        JobError: it cannot be computed here; `NotReproduced` where this process computes other values.
+        JobError: it cannot be computed here; `NotReproduced` if this process computes other values.
     """
     refuse_gone(source)
     store = LandscapeStore.find(source.run, source.landscape)
@@ -326,9 +327,9 @@ def load_landscape(source: LandscapeSource, beside: Sequence[LoadedLandscape] = 
 
 
 def revision_of(source: LandscapeSource, info: LandscapeInfo, store: LandscapeStore | None) -> str:
-    """What tells a landscape that is served from another one of its name, even one that only other code computed.
+    """A text that distinguishes a landscape from another one of its name, even one that differs by its code alone.
 
-    A run is served as it was computed, and its record says when. A job has the same values whenever it is computed.
+    A run's landscape has the time of its computation in its record. A job has the same values whenever it is computed.
     """
     if source.job is not None or store is None:
         return info.identity
@@ -336,17 +337,17 @@ def revision_of(source: LandscapeSource, info: LandscapeInfo, store: LandscapeSt
 
 
 def refuse_gone(source: LandscapeSource) -> None:
-    """Refuse a landscape whose run is not there any more.
+    """Refuse a landscape whose run no longer exists.
 
     Raises:
-        NotFoundError: it is gone; nothing of it is answered then, not even what is known still.
+        NotFoundError: the run is gone; then even values that are still in memory are not sent.
     """
     if source.job is None and not open_folder(source.run).exists():
         raise NotFoundError(f"run: {quoted(source.run, 300)} is gone; put it back, or serve another one")
 
 
 def _job_of(source: LandscapeSource, store: LandscapeStore | None) -> Job:
-    """The job whose one landscape is the one that is served."""
+    """A job with the served landscape as its only one."""
     if source.job is None:
         opened = store or LandscapeStore.open(source.run, source.landscape)
         return recorded_job(source.run, opened, source.problem, source.folder)
@@ -359,7 +360,7 @@ def _job_of(source: LandscapeSource, store: LandscapeStore | None) -> Job:
 
 
 def _same_samples(other: LoadedLandscape, prepared: PreparedJob, landscape: PreparedLandscape) -> bool:
-    """Whether another landscape is of the same callback and samples, in the same arithmetic."""
+    """Whether another landscape has the same callback, samples and arithmetic."""
     one, two = other.prepared.job, prepared.job
     return (
         (one.problem, one.folder) == (two.problem, two.folder)
@@ -369,10 +370,10 @@ def _same_samples(other: LoadedLandscape, prepared: PreparedJob, landscape: Prep
 
 
 def refuse_other_values(store: LandscapeStore, landscape: PreparedLandscape, evaluator: Evaluator) -> None:
-    """Refuse a process that computes other values than the landscape holds. Writes nothing.
+    """Refuse to serve if this process computes other values than the landscape holds. Writes nothing.
 
     Raises:
-        NotReproduced: it does.
+        NotReproduced: the values differ.
     """
     expected = recorded_reference_point(store, landscape.grid)
     if expected is None:
@@ -402,7 +403,7 @@ log = logging.getLogger("landscape")
 def _returning_refusals(
     answer: Callable[..., Awaitable[Result]],
 ) -> Callable[..., Coroutine[Any, Any, Result | Refusal]]:
-    """The method, which returns why it has no answer: Ray would wrap what it raises."""
+    """Wrap a method: it returns a `Refusal` instead of raising it, since Ray would wrap an exception."""
 
     @wraps(answer)
     async def call(self: Replica, *asked: Any) -> Result | Refusal:
@@ -418,14 +419,14 @@ def _returning_refusals(
 
 
 class Replica:
-    """Computes values of landscapes, named by their keys. It returns a `Refusal` of what it refuses.
+    """Computes values of landscapes, named by their keys. For a request that it refuses it returns a `Refusal`.
 
-    One thread computes, so that all of torch's settings hold for one evaluation at a time; the event loop meanwhile
-    takes in what comes.
+    One thread computes, so that all of torch's settings hold for one evaluation at a time; meanwhile the event loop
+    takes requests.
 
     Args:
-        sources: all landscapes that may be asked for.
-        path: the module path of the process that serves, where callbacks are found.
+        sources: all landscapes that clients may ask for.
+        path: the module path of the serving process, where callbacks are found.
     """
 
     def __init__(self, sources: Sequence[LandscapeSource], path: Sequence[str] = ()) -> None:
@@ -439,28 +440,28 @@ class Replica:
         self.loading: Load = self.load  # a deployment bounds how many are held at once
 
     async def load(self, key: str) -> LoadedLandscape:
-        """A landscape that is ready to be evaluated; raises why it cannot be."""
+        """A landscape that is ready to be evaluated; raises an error if it cannot be."""
         found = self._loaded.get(key)
         if found is None:
             found = self._loaded[key] = await self.in_thread(self.make, key)
         return found
 
     def make(self, key: str) -> LoadedLandscape:
-        """Prepare a landscape; takes seconds. Who asks for it holds it."""
+        """Prepare a landscape, which takes seconds. The caller keeps it."""
         found = self._alive[key] = load_landscape(self._sources[key], list(self._alive.values()))
         return found
 
     async def in_thread(self, work: Callable[..., Result], *arguments: object) -> Result:
-        """What a call returns that computes, or loads."""
+        """Call `work`, which computes or loads, in the computing thread; returns its result."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
     # -- what clients ask for ----------------------------------------------------------------------------------------
 
     @_returning_refusals
     async def points(self, key: str, points: Floats) -> ComputedValues:
-        """The values at points [P, axes], computed with those of other requests.
+        """The values at points [P, axes], in batches with those of other requests.
 
-        A few are computed at a time, so that those that are not begun are dropped where nobody waits any more.
+        Few points are submitted at a time: if the client no longer waits, the others are never computed.
         """
         parts = [points[start : start + FEWEST_POINTS] for start in range(0, len(points), FEWEST_POINTS)]
         return join_values(await run_all([self._part(key, part) for part in parts]))
@@ -477,15 +478,15 @@ class Replica:
 
     @_returning_refusals
     async def describe(self, key: str) -> LandscapeInfo:
-        """What is known of a landscape once it is loaded."""
+        """The description of a landscape, which is loaded if needed."""
         return (await self._landscape(key)).info
 
     async def _landscape(self, key: str) -> LoadedLandscape:
-        """A landscape that is ready; loading takes seconds, so it goes on to its end even if nobody waits any more."""
+        """A landscape that is ready. Loading takes seconds, so it is finished even if no client waits any more."""
         return await asyncio.shield(self.loading(key))
 
     async def _compute(self, key: str, asked: Sequence[Floats]) -> Sequence[object]:
-        """The values of each request of a batch; where user code raises, each request is computed by itself."""
+        """The values of each request of a batch; if user code raises, each request is computed by itself."""
         loaded = await self._landscape(key)
         try:
             whole = await self.in_thread(loaded.points, np.concatenate(asked))

@@ -1,4 +1,4 @@
-"""What is known of a landscape that is served, what clients ask for, parsed once, and why they are refused."""
+"""The description of a served landscape, the requests of clients, parsed once, and the reasons to refuse them."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from landscape.surface.record import Record
 from landscape.surface.surface import RISE_STDERR
 
 # ----------------------------------------------------------------------------------------------------
-# What is known of a landscape that is served: its axes, what is observed there, and how it is computed.
+# The description of a served landscape: its axes, its observables, and how it is computed.
 
 
 @dataclass(frozen=True)
 class ServedAxis:
-    """An axis of a grid, by its coordinates; points beyond it are answered too."""
+    """An axis of a grid, by its coordinates; clients may also ask for points beyond its ends."""
 
     name: str
     coordinates: Floats = field(repr=False, compare=False)
@@ -49,12 +49,12 @@ class ServedAxis:
 
 @dataclass(frozen=True)
 class LandscapeInfo:
-    """A landscape that is served.
+    """The description of a served landscape.
 
     Attributes:
-        observables: what is computed and kept.
-        identity: the digest of all that decides its values to the bit: what it is computed from, and by which plan.
-        derived: surfaces that follow from observables, each with its formula.
+        observables: the names of the observables that are computed and kept.
+        identity: the digest of all that decides its values to the bit, the plan included.
+        derived: surfaces that are calculated from observables, each with its formula.
     """
 
     axes: tuple[ServedAxis, ...]
@@ -74,21 +74,21 @@ class LandscapeInfo:
         )
 
     def document(self) -> dict[str, Any]:
-        """As the list of models has it."""
+        """Its entry in the list of models."""
         derived = [name for name, _ in self.derived if name not in self.observables]
         document = {
             **vars(self),
             "axes": [axis.document() for axis in self.axes],
             "observables": [*self.observables, *derived],
         }
-        del document["derived"]  # whose names stand among the observables
+        del document["derived"]  # their names are among the observables
         return document
 
 
 def describe_landscape(
     grid: Grid, observables: Sequence[str], record: Record, plan: Mapping[str, Any]
 ) -> LandscapeInfo:
-    """A landscape by its grid, its record and the record of its plan."""
+    """The description from a landscape's grid, its record and the record of its plan."""
     axes = tuple(map(ServedAxis, grid.names, grid.coordinates))
     return LandscapeInfo(
         axes,
@@ -102,25 +102,25 @@ def describe_landscape(
 
 
 def describe_stored(store: LandscapeStore) -> LandscapeInfo | None:
-    """A landscape on disk; None where its coordinates are damaged."""
+    """The description of a landscape on disk; None if its coordinates are damaged."""
     grid = store.grid()
     return None if grid is None else describe_landscape(grid, store.observables, store.record, store.plan.whole)
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a service does not answer, and why: an HTTP status and one sentence, the same for REST and gRPC.
+# Refused requests: an HTTP status and one sentence, the same for REST and gRPC.
 
 BAD_REQUEST, UNAUTHORIZED, NOT_FOUND, NOT_ALLOWED, TOO_SLOW, TOO_LARGE, BUSY = 400, 401, 404, 405, 408, 413, 429
 FAILED, UNAVAILABLE = 500, 503
 
 
 class Refusal(Exception):
-    """A request that is not answered. It is picklable, as replicas return it.
+    """The reason to refuse a request. It is picklable, as replicas return it.
 
     Args:
         status: of HTTP.
-        sentence: the rule, what was asked for, and the remedy.
-        retry_after: seconds after which the same request may be answered; None where asking again does not help.
+        sentence: the rule, the value that breaks it, and the remedy.
+        retry_after: seconds after which the same request may be answered; None if asking again does not help.
     """
 
     def __init__(self, status: int, sentence: str, retry_after: float | None = None) -> None:
@@ -132,7 +132,7 @@ class Refusal(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of the answer that says so."""
+        """The headers of the HTTP answer."""
         if self.status == UNAUTHORIZED:
             return {"www-authenticate": "Bearer"}
         if self.status == TOO_SLOW:
@@ -141,11 +141,11 @@ class Refusal(Exception):
 
 
 def refusal_for(error: BaseException) -> Refusal:
-    """What a client is told of an error."""
+    """The refusal that tells a client of an error."""
     match error:
         case Refusal():
             return error
-        case NotReproduced():  # the request is right, and this machine is wrong
+        case NotReproduced():  # not the client's fault, but this machine's
             return Refusal(UNAVAILABLE, few_lines(str(error)))
         case NotFoundError():
             return Refusal(NOT_FOUND, few_lines(str(error)))
@@ -168,25 +168,25 @@ ROUNDING = 4 * float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """What one request may ask for.
+    """The limits of one request.
 
     Attributes:
-        points: how many points.
-        body_seconds: for which its body may take to come.
+        points: the largest number of points.
+        body_seconds: how long its body may take to arrive.
     """
 
     points: int = 100_000
     body_seconds: float = 60.0
 
     def body(self, axes: int = 3) -> int:
-        """Bytes that a request may have."""
+        """The largest number of bytes of a request's body."""
         return BYTES_BESIDE + self.points * axes * BYTES_OF_NUMBER
 
     def refuse_many(self, what: str, points: int) -> None:
-        """Refuse a request for more points than one may ask for.
+        """Refuse a request for too many points.
 
         Raises:
-            Refusal: it does.
+            Refusal: there are more than `points`.
         """
         if points > self.points:
             raise Refusal(
@@ -206,7 +206,7 @@ class RequestedPoints:
 
 @dataclass(frozen=True)
 class RequestedPatch:
-    """A patch: the coordinates along each axis, and whether rows are sent as they are ready."""
+    """A patch: the coordinates along each axis, and whether each row is sent as soon as it is ready."""
 
     coordinates: tuple[Floats, ...]
     rise: bool = False
@@ -224,7 +224,7 @@ class RequestedPatch:
         return np.stack([table.reshape(-1) for table in reversed(tables)], axis=1)
 
     def place(self, index: Sequence[int]) -> list[float]:
-        """Where a row lies along the other axes, the last one first, by its index along these."""
+        """A row's coordinates along the other axes, the last axis first; `index` is its index along these."""
         return [float(along[at]) for along, at in zip(reversed(self.coordinates), index, strict=False)]
 
     def row(self, index: Sequence[int]) -> Floats:
@@ -241,7 +241,7 @@ def parse_fields(body: bytes, known: Sequence[str]) -> Fields:
     """The fields of a JSON body.
 
     Raises:
-        Refusal: it is not JSON, no object, or has a field that is none of the request.
+        Refusal: it is not JSON, not an object, or has an unknown field.
     """
     try:
         parsed = parse_json(body)
@@ -267,12 +267,12 @@ def check_points(given: Any, info: LandscapeInfo, limits: RequestLimits) -> Floa
     """A list of points, each a list of coordinates.
 
     Raises:
-        Refusal: it is none, or longer than a request may be.
+        Refusal: it is no such list, or too long.
     """
     if not isinstance(given, list) or not given:
         raise Refusal(BAD_REQUEST, f"points: must be a list of points [{_names(info)}], not {quoted(given)}")
     limits.refuse_many("points", len(given))
-    # Looked at one by one first: of a long text among them NumPy would make an array of as long texts throughout.
+    # Checked one by one first: with one long text among them NumPy would make an array of texts of that length.
     axes = len(info.axes)
     for place, point in enumerate(given):
         plain = isinstance(point, (list, tuple)) and len(point) == axes
@@ -315,7 +315,7 @@ def check_point(what: str, given: Any, info: LandscapeInfo) -> list[float]:
     """One point.
 
     Raises:
-        Refusal: it has more or fewer axes, or what is no finite number.
+        Refusal: it has more or fewer coordinates than axes, or one is no finite number.
     """
     numbers = given if isinstance(given, (list, tuple)) else ()
     if len(numbers) != len(info.axes) or not all(is_number(number) for number in numbers):
@@ -363,9 +363,9 @@ def parse_patch(fields: Fields, info: LandscapeInfo, limits: RequestLimits) -> R
 
 
 def even_steps(axis: ServedAxis, first: float, last: float, count: int) -> Floats:
-    """Even steps from one coordinate to another; one that is off a point of the grid by rounding alone is that point.
+    """Even steps from one coordinate to another; a step that differs from a grid point only by rounding becomes it.
 
-    Where the grid was fitted to a path, its ends and its size do not tell its coordinates to the bit.
+    The coordinates of a grid that was fitted to a path do not follow to the bit from its ends and its size.
     """
     steps, grid = axis_coordinates(count, first, last) + 0.0, axis.coordinates
     after = np.searchsorted(grid, steps).clip(1, len(grid) - 1)

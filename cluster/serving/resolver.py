@@ -1,4 +1,4 @@
-"""Where the values of points come from: the store, what was served before, or a replica that computes them."""
+"""Finds the values of points: in the store, among values served before, or by a replica that computes them."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from landscape.core.grid import Floats
 from landscape.surface.surface import NOT_FINITE, OK
 
 # ----------------------------------------------------------------------------------------------------
-# Values of points that were computed before, in memory: the latest ones, up to so many bytes.
+# Values of points in memory: the latest ones, up to a number of bytes.
 
-OVERHEAD = 250  # bytes that Python takes for an entry, about
+OVERHEAD = 250  # about the bytes that Python needs for an entry
 
 
 class PointCache:
-    """Rows of values by landscape and point; those that were asked for longest ago go first.
+    """Rows of values by landscape and point; the least recently used are dropped first.
 
     Args:
-        most: bytes in all; 0 keeps nothing.
+        most: bytes in total; 0 keeps nothing.
     """
 
     def __init__(self, most: int) -> None:
@@ -43,7 +43,7 @@ class PointCache:
         return len(self._rows)
 
     def get(self, identity: str, point: bytes) -> bytes | None:
-        """The row of a point; None where it is not held.
+        """The row of a point; None if the cache does not hold it.
 
         Args:
             identity: the digest of what decides the landscape's values.
@@ -54,7 +54,7 @@ class PointCache:
         return row
 
     def put(self, identity: str, point: bytes, row: bytes) -> None:
-        """Hold a row, and drop the oldest ones where there is no room."""
+        """Hold a row, and drop the oldest ones if there is no room."""
         size = OVERHEAD + len(point) + len(row)
         if size > self._most or (identity, point) in self._rows:
             return
@@ -67,8 +67,10 @@ class PointCache:
 
 # ----------------------------------------------------------------------------------------------------
 
-CHUNK = 64  # points that a replica is asked for at once: rows of a patch stay together, and other requests come between
-CHUNKS_AT_ONCE = 2  # of one request and one replica
+CHUNK = (
+    64  # points in one call to a replica: keeps rows of a patch together, and lets other requests be served in between
+)
+CHUNKS_AT_ONCE = 2  # for one request at one replica
 SOURCES = ("store", "cache", "computed")
 STORE, CACHE, COMPUTED = range(3)
 FASTEST, SLOWEST = 1.0, 60.0  # seconds after which a request that found the queue full may be tried again
@@ -83,8 +85,8 @@ class ResolvedValues:
     Attributes:
         table: float64 [P, columns].
         status: uint8 [P], as in the store: 1 where the loss is finite, else 2.
-        source: uint8 [P], places in `SOURCES`.
-        evaluated: the stretches in which replicas evaluated those that were computed.
+        source: uint8 [P], indices into `SOURCES`.
+        evaluated: when replicas evaluated the points that were computed.
     """
 
     table: Floats
@@ -95,7 +97,7 @@ class ResolvedValues:
 
 @dataclass
 class Queue:
-    """The requests for which replicas compute now.
+    """Counts the requests for which replicas are computing.
 
     Args:
         most: how many there may be.
@@ -104,14 +106,14 @@ class Queue:
     most: int
     clock: Callable[[], float] = time.monotonic
     waiting: int = field(default=0, init=False)
-    seconds: float = field(default=FASTEST, init=False)  # that one took lately, on the average
+    seconds: float = field(default=FASTEST, init=False)  # that a request took lately, on average
 
     @contextlib.contextmanager
     def place(self) -> Iterator[None]:
-        """Take a place in the block.
+        """Hold a place within the block.
 
         Raises:
-            Refusal: all are taken; says when to ask again.
+            Refusal: no place is free; says when to ask again.
         """
         if self.waiting >= self.most:
             after = min(max(self.seconds, FASTEST), SLOWEST)
@@ -128,11 +130,11 @@ class Queue:
 
 
 class Resolver:
-    """Finds the values at points of landscapes, each in the first place that has it.
+    """Finds the values at points of landscapes, each in the first source that has it.
 
     Args:
-        replicas: compute what no other place has.
-        queue: of requests that replicas compute for.
+        replicas: compute values that no other source has.
+        queue: of requests for which replicas compute.
         count: how many replicas there may be.
     """
 
@@ -146,7 +148,7 @@ class Resolver:
 
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
-        """Count a request as under way within the block: the service does not end before it is answered."""
+        """Within the block a request counts as under way: the service does not end before it is answered."""
         self.under_way += 1
         try:
             yield
@@ -154,17 +156,17 @@ class Resolver:
             self.under_way -= 1
 
     def end(self) -> None:
-        """End once all values that are kept are written, so that their files may be closed."""
+        """End after all values to be kept are written, so that their files may be closed."""
         self._writer.shutdown()
 
     async def points(self, served: ServedLandscape, points: Floats, *, placed: bool = False) -> ResolvedValues:
         """The values at points [P, axes], in their order.
 
         Args:
-            placed: the request has a place in the queue.
+            placed: the request already has a place in the queue.
 
         Raises:
-            Refusal, LandscapeError: they cannot be had.
+            Refusal, LandscapeError: the values are not available.
         """
         await served.refresh()
         table = np.full((len(points), len(served.info.columns)), np.nan)
@@ -182,7 +184,7 @@ class Resolver:
         if missing.any():
             with contextlib.nullcontext() if placed else self.queue.place():
                 table[missing], evaluated = await self._compute(served, points[missing])
-            await served.refresh()  # computing takes long, and the run may have gone meanwhile
+            await served.refresh()  # computing takes long; the run may have been deleted meanwhile
         status = np.where(np.isfinite(table[:, 0]), OK, NOT_FINITE).astype(np.uint8)
         return ResolvedValues(table, status, source, evaluated)
 
@@ -204,7 +206,7 @@ class Resolver:
         return row
 
     async def _compute(self, served: ServedLandscape, points: Floats) -> tuple[Floats, Sequence[BusyTime]]:
-        """Compute the values of points, each point once, and hold them; returns them, and when they were computed."""
+        """Compute and hold the values of points, each point once; returns the values and when they were computed."""
         places, back = np.unique(points, axis=0, return_inverse=True)
         gate = asyncio.Semaphore(self._at_once)
 
@@ -222,9 +224,9 @@ class Resolver:
         return computed.table[back.reshape(-1)], computed.evaluated
 
     async def _ask_replica(self, key: str, asked: Sequence[Floats]) -> Sequence[object]:
-        """The values of several requests, by one call of a replica; by a call for each where user code raises.
+        """The values of several requests, by one call of a replica; if user code raises, by a call for each.
 
-        Any other refusal holds for all: repeating it would load a landscape, or wait for a replica, as many times.
+        Any other refusal holds for all requests: asking for each would load a landscape, or wait, as many times.
         """
         points, back = np.unique(np.concatenate(asked), axis=0, return_inverse=True)
         try:

@@ -1,4 +1,4 @@
-"""The service over HTTP: its addresses, who may ask, and answers in JSON or as raw numbers."""
+"""The service over HTTP: its addresses, the check of tokens, and answers in JSON or as raw numbers."""
 
 from __future__ import annotations
 
@@ -49,16 +49,18 @@ from landscape.core.http import Guard
 Result = TypeVar("Result")
 
 # ----------------------------------------------------------------------------------------------------
-# The body of a request: read as far as one may go; what is left of a long one ends the connection with the answer.
+# The body of a request: read up to the limit; if more is left unread, the connection ends with the answer.
 
-READ_ON = 4  # times the size that a body may have: most clients read no answer before they have sent it all
+READ_ON = (
+    4  # times the largest body, to be read: most clients do not read an answer before they have sent the whole body
+)
 
 
 async def read_body(request: Request, limits: RequestLimits, axes: int) -> bytes:
     """The whole body.
 
     Raises:
-        Refusal: it is larger than a request for so many points may be, or does not come.
+        Refusal: it is larger than the limits allow, or does not arrive in time.
     """
     most, parts, size = limits.body(axes), list[bytes](), 0
     try:
@@ -79,10 +81,10 @@ async def read_body(request: Request, limits: RequestLimits, axes: int) -> bytes
 
 
 def close_unread(app: ASGIApp) -> ASGIApp:
-    """The application, which ends a connection with its answer where a long body was not read to its end.
+    """Wrap an application: if a long body was not read to its end, the connection ends with the answer.
 
-    The server would read on for as long as the client sends, which may be for ever. What is left of a short body is
-    read in no time, and the connection goes on.
+    Otherwise the server would read for as long as the client sends, which may be for ever. The rest of a short body is
+    read quickly, and the connection stays open.
     """
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -107,14 +109,14 @@ def close_unread(app: ASGIApp) -> ASGIApp:
 
 
 def _is_long(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether the body that the headers announce is long, or has no length."""
+    """Whether the headers announce a long body, or one of unknown length."""
     named = dict(headers)
     length = named.get(b"content-length", b"0")
     return b"transfer-encoding" in named or not length.isdigit() or int(length) > BYTES_BESIDE
 
 
 # ----------------------------------------------------------------------------------------------------
-# What can be asked of the service, as an OpenAPI document for programs, and as a page for people.
+# The requests of the service, as an OpenAPI document for programs and as a page for people.
 
 LANDSCAPE = "/v1/models/{model}/versions/{version}/landscapes/{landscape}"
 ERRORS = {
@@ -137,7 +139,7 @@ TIMING = {
 
 
 def openapi_document(limits: RequestLimits) -> dict[str, Any]:
-    """The document, by OpenAPI 3.1."""
+    """The document, in OpenAPI 3.1."""
     failed = {
         str(code): {
             "description": text,
@@ -189,7 +191,7 @@ def openapi_document(limits: RequestLimits) -> dict[str, Any]:
 
 @cache
 def openapi_page(limits: RequestLimits) -> str:
-    """The page, without a script or anything from another server."""
+    """The page, without scripts and without anything from another server."""
     document, parts = openapi_document(limits), list[str]()
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
@@ -224,7 +226,7 @@ def _about(limits: RequestLimits) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Answers as bytes: JSON, or raw numbers where the request wants these.
+# Answers as bytes: JSON, or raw numbers if the request asks for them.
 
 RAW, JSON, LINES = "application/octet-stream", "application/json", "application/x-ndjson"
 
@@ -264,7 +266,7 @@ def make_rest_app(service: LandscapeService, guard: Guard) -> ASGIApp:
     """The application.
 
     Args:
-        guard: knows the token, and the names under which the service may be asked; an empty token is asked of nobody.
+        guard: knows the token and the host names of the service; with an empty token, requests need none.
     """
     rest = Rest(service, guard)
     routes = [
@@ -278,12 +280,12 @@ def make_rest_app(service: LandscapeService, guard: Guard) -> ASGIApp:
         ),
     ]  # fmt: skip
     app = Starlette(routes=routes, exception_handlers={HTTPException: rest.on_error})
-    app.router.redirect_slashes = False  # to an address that the client's Host header decides
+    app.router.redirect_slashes = False  # the address would follow from the client's Host header
     return close_unread(app)
 
 
 def _with_refusals(answer: Callable[..., Awaitable[Response]]) -> Callable[..., Awaitable[Response]]:
-    """The method, whose errors become answers: as exceptions of the application they would end the connection."""
+    """Wrap a method: its errors become answers. As exceptions of the application they would end the connection."""
 
     @wraps(answer)
     async def call(self: Rest, request: Request) -> Response:
@@ -304,11 +306,11 @@ class Rest:
     # -- about the service ------------------------------------------------------------------------------------
 
     async def page(self, request: Request) -> Response:
-        """What can be asked, for people."""
+        """The list of requests, for people."""
         return HTMLResponse(openapi_page(self._service.limits))
 
     async def openapi(self, request: Request) -> Response:
-        """What can be asked, for programs."""
+        """The list of requests, for programs."""
         return json_reply(openapi_document(self._service.limits))
 
     async def health(self, request: Request) -> Response:
@@ -318,7 +320,7 @@ class Rest:
 
     @_with_refusals
     async def models(self, request: Request) -> Response:
-        """All that is served."""
+        """All models that are served."""
         self._refuse_strangers(request)
         with self._service.answering():
             return json_reply(await self._service.models())
@@ -327,7 +329,7 @@ class Rest:
 
     @_with_refusals
     async def ask(self, request: Request) -> Response:
-        """One of the questions about a landscape."""
+        """Answer one of the questions about a landscape."""
         begin = time.perf_counter()
         self._refuse_strangers(request)
         name, limits = request.path_params["question"], self._service.limits
@@ -361,7 +363,7 @@ class Rest:
     async def _lines(
         self, served: ServedLandscape, asked: RequestedPatch, first: Row, rows: AsyncGenerator[Row]
     ) -> AsyncIterator[bytes]:
-        """The rows of a patch, a line each; where one cannot be had the last line says why."""
+        """The rows of a patch, a line each; if a row fails, the last line says why."""
         try:
             with self._service.resolver.answering():
                 async with aclosing(rows):
@@ -386,7 +388,7 @@ class Rest:
             )
 
     async def on_error(self, request: Request, error: Exception) -> Response:
-        """The answer that says what is wrong."""
+        """The answer that explains an error."""
         if isinstance(error, HTTPException):
             refusal = _of_http(request, error)
             headers = {name: _in_order(value) for name, value in (error.headers or {}).items()}  # Allow
@@ -396,7 +398,7 @@ class Rest:
         else:
             refusal = refusal_for(error)
             if refusal.status == HTTPStatus.INTERNAL_SERVER_ERROR:
-                # What user code raised has its sentence; where it lies says nothing of the service.
+                # An error of user code has its own sentence; its traceback says nothing of the service.
                 log.warning("%s", refusal, exc_info=None if refusal is error else error)
         return json_reply({"error": refusal.sentence}, refusal.status, refusal.headers)
 
@@ -406,10 +408,10 @@ def _line(document: Any) -> bytes:
 
 
 def _refuse_parameters(request: Request, known: Sequence[str]) -> None:
-    """Refuse parameters of an address that are not known there, or stand twice; each is true or false.
+    """Refuse parameters that this address does not take, that are repeated, or that are neither true nor false.
 
     Raises:
-        Refusal: names one.
+        Refusal: names one of them.
     """
     pairs = request.query_params.multi_items()
     for place, (name, value) in enumerate(pairs):
@@ -423,10 +425,10 @@ def _refuse_parameters(request: Request, known: Sequence[str]) -> None:
 
 
 async def _unless_disconnected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """What work returns, which is dropped where the client ends its connection: nobody waits for it any more.
+    """The result of `work`, which is cancelled if the client ends its connection.
 
     Raises:
-        ClientDisconnect: it did.
+        ClientDisconnect: the client ended the connection.
     """
     task, gone = asyncio.create_task(work), asyncio.create_task(_disconnected(request))
     try:
@@ -440,7 +442,7 @@ async def _unless_disconnected(request: Request, work: Coroutine[Any, Any, Resul
 
 
 async def _disconnected(request: Request) -> None:
-    """Returns when the connection has ended."""
+    """Return when the connection has ended."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -455,4 +457,4 @@ def _of_http(request: Request, error: HTTPException) -> Refusal:
 
 
 def _in_order(methods: str) -> str:
-    return ", ".join(sorted(methods.split(", ")))  # Starlette has a set of them
+    return ", ".join(sorted(methods.split(", ")))  # Starlette keeps them in a set

@@ -1,4 +1,4 @@
-"""What can be asked of the service, and its answers: REST and gRPC both ask here, and get values or a Refusal."""
+"""The questions that the service answers, and its answers, for REST and gRPC alike: values or a Refusal."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Row = tuple[tuple[int, ...], ResolvedValues]  # of a patch: its index along all 
 
 
 def _head(served: ServedLandscape) -> dict[str, Any]:
-    """The fields that every answer begins with: which landscape of which version of which model it is of."""
+    """The fields at the beginning of every answer: its model, version and landscape."""
     source = served.source
     axes = [axis.name for axis in served.info.axes]
     return {"model": source.model, "version": source.version, "landscape": source.landscape, "axes": axes}
@@ -57,7 +57,7 @@ def patch_document(served: ServedLandscape, asked: RequestedPatch, found: Resolv
 
 
 def row_document(served: ServedLandscape, asked: RequestedPatch, row: Row) -> dict[str, Any]:
-    """One row of a patch that is streamed: its place along the other axes, and its values."""
+    """One row of a streamed patch: its coordinates along the other axes, and its values."""
     index, found = row
     names = [axis.name for axis in reversed(served.info.axes[1:])]
     place = dict(zip(names, asked.place(index), strict=True))
@@ -65,7 +65,7 @@ def row_document(served: ServedLandscape, asked: RequestedPatch, row: Row) -> di
 
 
 def _values(served: ServedLandscape, found: ResolvedValues, rise: bool, shape: tuple[int, ...]) -> dict[str, Any]:
-    """The values of points by name, the status of each and where its values come from, as arrays of that shape."""
+    """The values of points by name, and the status and source of each point, as arrays of this shape."""
     values = served.values(found.table, rise)
     return {
         "values": {name: json_numbers(column.reshape(shape)) for name, column in values.items()},
@@ -103,7 +103,7 @@ def _with_nulls(values: Any) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What can be asked of a landscape.
+# The questions about a landscape.
 
 NUMBERS = {"type": "array", "items": {"type": "number"}, "minItems": 1, "maxItems": 3}
 NULLABLE = {"type": "array", "items": {"type": ["number", "null"]}}
@@ -120,7 +120,7 @@ VALUES: Schema = {
 
 
 def _nested(item: Schema) -> Schema:
-    """The schema of an array of as many dimensions as there are axes, one to three."""
+    """The schema of an array with as many dimensions as the landscape has axes, one to three."""
     line = {"type": "array", "items": item}
     plane = {"type": "array", "items": line}
     return {"anyOf": [line, plane, {"type": "array", "items": plane}]}
@@ -128,15 +128,15 @@ def _nested(item: Schema) -> Schema:
 
 @dataclass(frozen=True)
 class Question:
-    """What can be asked of a landscape, over REST and over gRPC.
+    """A question about a landscape, over REST and over gRPC.
 
     Attributes:
-        summary: what its answer is.
+        summary: describes its answer.
         fields: the schema of each field of its request; one without a default must be given.
         example: a request.
-        answer: the schema of each field of its answer, but for those that every answer begins with.
+        answer: the schema of each field of its answer, except those of every answer.
         parse: reads the fields of a request; raises a Refusal.
-        document: the answer as JSON, of the landscape, of what `parse` has read, and of its values.
+        document: makes the answer as JSON from the landscape, the result of `parse`, and the values.
     """
 
     summary: str
@@ -193,19 +193,19 @@ QUESTIONS = {
 
 # ----------------------------------------------------------------------------------------------------
 
-ROWS_AT_ONCE = 4  # of a streamed patch, so that the next ones are computed while one is sent
+ROWS_AT_ONCE = 4  # of a streamed patch: the next ones are computed while one is sent
 STARTING_SECONDS = 2.0
-LIST_SECONDS = 2.0  # that the list of models waits for the disk, at most
+LIST_SECONDS = 2.0  # at most, that the list of models waits for the disk
 
 State = Literal["starting", "ready", "draining"]
 
 
 @dataclass
 class LandscapeService:
-    """Answers for the landscapes of a catalog.
+    """Answers questions about the landscapes of a catalog.
 
     Attributes:
-        state: requests are answered while it is ready.
+        state: only in the state "ready" requests are answered.
     """
 
     catalog: Catalog
@@ -215,7 +215,7 @@ class LandscapeService:
     state: State = "starting"
 
     def health(self) -> dict[str, Any]:
-        """What a load balancer asks for."""
+        """The state of the service, for a load balancer."""
         return {
             "status": self.state,
             "models": len(self.catalog.models),
@@ -224,9 +224,9 @@ class LandscapeService:
         }
 
     async def models(self) -> dict[str, Any]:
-        """All that is answered for; what is gone, or was computed anew, is left out.
+        """All models that are served, without landscapes that are gone or were computed anew.
 
-        What the disk does not tell, or not in time, stays in the list as it was.
+        A landscape that cannot be checked on the disk in time stays in the list.
         """
         keys = list(self.served)
         gone = await asyncio.gather(*(self._is_gone(self.served[key]) for key in keys))
@@ -249,21 +249,21 @@ class LandscapeService:
         return {"name": name, "latest": versions[-1].number, "versions": documents}
 
     async def _is_gone(self, served: ServedLandscape) -> bool:
-        """Whether a landscape is gone, or another one has its name, as far as its disk says so in time."""
+        """Whether a landscape is gone, or another one has its name; False if its disk does not answer in time."""
         try:
             await asyncio.wait_for(served.refresh(), LIST_SECONDS)
         except (NotFoundError, Refusal):
             return True
-        except Exception:  # a fault of the disk that may pass; who asks for its points is told of it
+        except Exception:  # perhaps a passing fault of the disk; a request for its points raises it
             return False
         return False
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """A request within the block is answered before the service ends.
+        """Within the block a request counts as under way: the service does not end before it is answered.
 
         Raises:
-            Refusal: the service is not ready yet, or not any more.
+            Refusal: the service is starting or ending.
         """
         if self.state != "ready":
             why = "is starting" if self.state == "starting" else "is ending, and takes no more requests"
@@ -280,13 +280,13 @@ class LandscapeService:
         return self.served[self.catalog.find(model, version, landscape).key]
 
     async def answer(self, question: str, served: ServedLandscape, asked: Any) -> Any:
-        """The values that a question asks for, where `asked` is what its `parse` has read."""
+        """The values that a question asks for; `asked` is the result of its `parse`."""
         if isinstance(asked, (RequestedPoints, RequestedPatch)):
             return await self.resolver.points(served, asked.points)
         return await self.resolver.derivative(served, cast(DerivativeKind, question), asked)
 
     async def rows(self, served: ServedLandscape, asked: RequestedPatch) -> AsyncGenerator[Row]:
-        """The rows of a patch in their order, each as soon as it is there. A row runs along the first axis."""
+        """The rows of a patch in order, each as soon as it is ready. A row runs along the first axis."""
         indices = list(np.ndindex(asked.shape[:-1]))
         tasks: dict[int, asyncio.Task[ResolvedValues]] = {}
         begun = 0
