@@ -1,7 +1,7 @@
 """The landscapes that are served: the values on disk of each, and a file of the values that were served.
 
 This file is RUN/served/LANDSCAPE-IDENTITY.points: a header that names the landscape, and rows of equal length. A row
-holds the coordinates of a point, its values and a CRC32C. Rows are appended; a kill loses at most the row that is being
+holds the coordinates of a point, its values and a CRC32C. Rows are appended; a kill loses at most those that are being
 written. The identity is the digest of all that decides the values, so another landscape, plan or network has another
 file.
 """

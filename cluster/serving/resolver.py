@@ -67,9 +67,7 @@ class PointCache:
 
 # ----------------------------------------------------------------------------------------------------
 
-CHUNK = (
-    64  # points in one call to a replica: keeps rows of a patch together, and lets other requests be served in between
-)
+CHUNK = 64  # points in one call to a replica: rows of a patch stay together, and other requests get their turn
 CHUNKS_AT_ONCE = 2  # for one request at one replica
 SOURCES = ("store", "cache", "computed")
 STORE, CACHE, COMPUTED = range(3)

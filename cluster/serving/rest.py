@@ -51,9 +51,7 @@ Result = TypeVar("Result")
 # ----------------------------------------------------------------------------------------------------
 # The body of a request: read up to the limit; if more is left unread, the connection ends with the answer.
 
-READ_ON = (
-    4  # times the largest body, to be read: most clients do not read an answer before they have sent the whole body
-)
+READ_ON = 4  # times the largest body are read: most clients read an answer only after they have sent the whole body
 
 
 async def read_body(request: Request, limits: RequestLimits, axes: int) -> bytes:

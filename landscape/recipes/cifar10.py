@@ -117,7 +117,7 @@ def _read_npz(file: Path, split: Split) -> tuple[np.ndarray, np.ndarray]:
 
 
 def augment(images: Tensor, draws: SampleDraws) -> Tensor:
-    """Each image [N, 3, 32, 32] shifted by up to 4 pixels, with black at the edge, and mirrored or not."""
+    """The images [N, 3, 32, 32], each shifted by up to 4 pixels with black at the edge, and mirrored or not."""
     count, rows = len(images), torch.arange(SIDE, device=images.device)
     drawn = [draws.integers(purpose, bound) for purpose, bound in enumerate((2 * MARGIN + 1, 2 * MARGIN + 1, 2))]
     shifts = torch.stack(drawn[:2]).unsqueeze(2).to(images.device)
@@ -134,7 +134,7 @@ def transform(images: Tensor, draws: SampleDraws | None) -> Tensor:
 
 
 class NormalisedImages(Dataset[tuple[Tensor, Tensor]]):
-    """Images that are normalised one by one when they are read: all at once they would take 600 MB."""
+    """Images, each normalised when it is read: all normalised images would take 600 MB."""
 
     def __init__(self, images: Images) -> None:
         self.images, self.labels = images
@@ -167,7 +167,7 @@ def train(
 ) -> Trained:
     """Train a ResNet with the collector at the epochs of `intervals`; accuracy is taken on the test images.
 
-    Called again after an interruption it goes on from the last checkpoint.
+    A second call after an interruption resumes from the last checkpoint.
 
     Args:
         run: the run's folder or URL, or a `Training`.
@@ -212,8 +212,8 @@ def make_problem(
 def problem() -> Problem:
     """The callback `landscape.recipes.cifar10:problem`: the images that the job's run was trained on.
 
-    The network has the depth, the width and the shortcuts that `train` recorded in the run; where nothing is recorded
-    it is a ResNet-20. LANDSCAPE_CIFAR10 names another folder or npz file, LANDSCAPE_WEIGHTS a file of weights.
+    The network has the depth, the width and the shortcuts that `train` recorded in the run; if nothing is recorded, it
+    is a ResNet-20. LANDSCAPE_CIFAR10 names another folder or npz file, LANDSCAPE_WEIGHTS a file of weights.
     """
     return problem_of_run(make_problem, PLACE)
 

@@ -31,12 +31,12 @@ log = logging.getLogger("landscape")
 class DataPlace:
     """How the data of a recipe are found.
 
-    The environment comes before what a run remembers, since it speaks of this machine, where the run may have come from
-    another. LANDSCAPE_DATA, which speaks of all recipes, comes after.
+    The recipe's own environment variable takes precedence over the path that a run remembers: the run may come from
+    another machine. LANDSCAPE_DATA, which all recipes share, comes last.
 
     Args:
-        what: they are, for messages: "the folder with …".
-        variable: the environment variable that names them.
+        what: a description of the data for messages: "the folder with …".
+        variable: the environment variable that names their place.
         in_common: whether the folder LANDSCAPE_DATA may hold them.
     """
 
@@ -48,12 +48,12 @@ class DataPlace:
         """The absolute path of the data to train on.
 
         Args:
-            run: may remember the data of its training; where it goes on with others, a line says so.
-            overwrite: whether the run begins anew, whatever it remembers.
+            run: may remember the data of its training; if it resumes with others, a warning is logged.
+            overwrite: whether the run starts over and its remembered data are ignored.
 
         Raises:
             JobError: no data are named.
-            NotFoundError: the path that the run remembers is not there, and nothing else names any.
+            NotFoundError: the path that the run remembers does not exist, and no variable names the data.
         """
         remembered = None if overwrite else _remembered_by(run)
         named = given or os.environ.get(self.variable)
@@ -70,7 +70,7 @@ class DataPlace:
 
         Raises:
             JobError: no data are named.
-            NotFoundError: the path that the run remembers is not there, and nothing else names any.
+            NotFoundError: the path that the run remembers does not exist, and no variable names the data.
         """
         path = os.environ.get(self.variable) or self._remembered_or_common(_as_path(network_options()))
         if not path:
@@ -81,7 +81,7 @@ class DataPlace:
         return path
 
     def _remembered_or_common(self, remembered: str | None, remedy: str = "") -> str | None:
-        """What the run remembers, if it is there, else LANDSCAPE_DATA."""
+        """The path that the run remembers, if it exists, else LANDSCAPE_DATA."""
         if remembered and os.path.exists(remembered):
             return remembered
         common = os.environ.get(COMMON_VARIABLE) if self.in_common else None
@@ -215,9 +215,9 @@ def read_idx(path: Path) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SampleDraws:
-    """Random numbers of samples. Each follows from the seed, the epoch and the sample's number in the data alone.
+    """Random numbers of samples, which depend only on the seed, the epoch and the sample's number in the data.
 
-    So the batch that a sample is in, the rank that computes it and an interruption change nothing, and no state of a
+    So they do not depend on the sample's batch, on the rank that computes it, or on an interruption, and no state of a
     generator needs to be kept.
 
     Args:
@@ -249,7 +249,7 @@ def _words(number: int) -> NDArray[np.uint64]:
 
 
 def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A step of SplitMix64 (Steele, Lea and Flood 2014), which changes half of the bits wherever one differs."""
+    """A step of SplitMix64 (Steele, Lea and Flood 2014): if one input bit differs, about half of the output bits do."""
     state = state + np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -260,7 +260,7 @@ Transform = Callable[[Tensor, SampleDraws | None], Tensor]
 
 
 def as_stored(images: Tensor, draws: SampleDraws | None) -> Tensor:
-    """The transform for images that are the network's input already."""
+    """The transform for images that are already the network's input."""
     return images
 
 
@@ -276,7 +276,7 @@ class SampleSource(Protocol):
 
         Args:
             numbers: the samples of each batch, int64 on the CPU.
-            epoch: whose augmentation the samples get; None for evaluation, without.
+            epoch: decides the augmentation of the samples; None for evaluation, without augmentation.
         """
         ...
 

@@ -28,7 +28,7 @@ MEAN, DEVIATION = 0.3056, 0.3237  # of the training digits at 32×32, pixels in 
 
 
 def read_digits() -> tuple[Images, Images]:
-    """Training (1,437) and held-out (360) digits, always the same: images float32 [N, 1, 32, 32], labels int64 [N].
+    """Training (1,437) and held-out (360) digits, always the same ones: float32 [N, 1, 32, 32] and labels int64 [N].
 
     Raises:
         LandscapeError: scikit-learn is not installed.
@@ -60,8 +60,8 @@ def enlarge(images: Tensor) -> Tensor:
 def train(run: Place | Training, epochs: int = 10, **options: Any) -> Trained:
     """Train LeNet-5 with the collector at the epochs of `intervals`; seconds on one CPU core.
 
-    Called again after an interruption it goes on from the last checkpoint, to the same bits; when all is done it
-    returns at once.
+    A second call after an interruption resumes from the last checkpoint, and ends with the same bits; after a finished
+    training it returns at once.
 
     Args:
         run: the run's folder or URL, or a `Training`.

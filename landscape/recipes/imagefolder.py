@@ -45,13 +45,13 @@ BATCH_SIZE = 256  # 32 on each of 8 cards
 SMALLEST_SIDE = 32
 
 
-# By what ResNet-50 is trained: the published rates of THOR and of SGD, in place of options that are left open.
+# How ResNet-50 is trained: the published rates of THOR and of SGD replace options that are None.
 DEFAULT = "gpu-8"  # of THOR's trainings
 REFRESHES = 6  # of THOR's factors in an epoch: every 834 steps of 5,004
 # Goyal et al. (2017), by which SGD comes to 76.3 %: 0.1 for 256 images, scaled with the batch, warmed up for 5 epochs.
 EPOCHS, MILESTONES, WARMUP = 90, (30, 60, 80), 5
 
-# The options with each optimiser. None is left open: it follows from the number of epochs, and of steps in each.
+# The options with each optimiser. One that is None follows from the number of epochs, and of steps in each.
 SGD: Mapping[str, Any] = {
     "learning_rate": 0.1, "base_batch": 256, "weight_decay": 1e-4,
     "schedule": "steps", "milestones": None, "warmup_epochs": None,
@@ -60,7 +60,7 @@ THOR: Mapping[str, Any] = {
     "learning_rate": None, "schedule": None, "damping": None, "frequency": None, "weight_decay": 5e-4,
 }  # fmt: skip
 OF_OPTIMIZERS = {"thor": THOR, "momentum": SGD, "sgd": SGD}
-# What is left open, in words.
+# Descriptions of the options that are None.
 THOR_IN_WORDS = {
     "epochs": f"{SCHEDULES[DEFAULT].epochs} as published",
     "learning_rate": f"{SCHEDULES[DEFAULT].lr_init} falling as published",
@@ -82,21 +82,21 @@ class OverEpochs:
     epochs: int
 
     def learning_rate(self, epoch: float) -> float:
-        """After some epochs of this training."""
+        """The learning rate after `epoch` epochs of this training."""
         return self.published.learning_rate(epoch * self.published.epochs / self.epochs)
 
     def damping(self, epoch: float) -> float:
-        """After some epochs of this training."""
+        """The damping after `epoch` epochs of this training."""
         return self.published.damping(epoch * self.published.epochs / self.epochs)
 
 
 def with_published(
     epochs: int | None, options: Mapping[str, Any], published: str, steps: int
 ) -> tuple[int, Mapping[str, Any]]:
-    """The number of epochs, and the options with the published ones in place of those that are left open.
+    """The number of epochs, and the options with published values in place of None.
 
     Raises:
-        JobError: nothing is published under this name.
+        JobError: there is no published training of this name.
     """
     if published not in SCHEDULES:
         raise JobError(f"published: unknown {quoted(published)}; {nearest(published, SCHEDULES)}")
@@ -120,7 +120,7 @@ def with_published(
 
 
 def published_in_words() -> dict[str, dict[str, str]]:
-    """What is left open, in words, by the option's name and the optimiser's."""
+    """Descriptions of the options that are None, by the option's name and the optimiser's."""
     words = {name: {"thor": text} for name, text in THOR_IN_WORDS.items()}
     words |= {name: dict.fromkeys(("momentum", "sgd"), text) for name, text in SGD_IN_WORDS.items()}
     words["epochs"] |= dict.fromkeys(("momentum", "sgd", "adagrad", "adam"), str(EPOCHS))
@@ -148,10 +148,10 @@ def train(
 ) -> Trained:
     """Train ResNet-50 with the collector at the epochs of `intervals`; accuracy is taken on the images of `val`.
 
-    With `optimizer` "thor", the default, by THOR's published learning rates and dampings, its factors refreshed six
-    times an epoch; with "momentum" or "sgd" by the rates of Goyal et al. (2017). Either is stretched or squeezed to
-    `epochs`, and an option that is given takes the place of what is published. Called again after an interruption it
-    goes on from the last checkpoint.
+    With `optimizer` "thor", the default, it uses THOR's published learning rates and dampings, with factors refreshed
+    six times an epoch; with "momentum" or "sgd" it uses the rates of Goyal et al. (2017). Either schedule is scaled to
+    `epochs`, and an option that is given replaces the published value. A second call after an interruption resumes from
+    the last checkpoint.
 
     Args:
         run: the run's folder or URL, or a `Training`.
@@ -216,10 +216,10 @@ def read_folders(data: str | Path) -> tuple[ImageListing, ImageListing]:
 
 
 def _refuse_lone_pixels(images: int, batch_size: int, ranks: int, side: int) -> None:
-    """Refuse shares of one image where the last stage makes one pixel of it: batch norm has nothing to compare it with.
+    """Refuse a share of one image if the last stage makes it one pixel: batch norm needs several values a channel.
 
     Raises:
-        JobError: there are such shares.
+        JobError: a rank has such a share.
     """
     if side == SMALLEST_SIDE and smallest_share(images, batch_size, ranks) == 1:
         raise JobError(

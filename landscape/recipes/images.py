@@ -1,6 +1,6 @@
 """Photographs in a folder of classes: listed, cropped as ImageNet's are, and decoded ahead by worker processes.
 
-How many processes decode changes no pixel: an image's crop follows from the seed, the epoch and its number alone.
+The number of processes changes no pixel: an image's crop depends only on the seed, the epoch and its number.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Crop:
 
 
 def crop_draws(seed: int, epoch: int, number: int) -> Draw:
-    """Uniform draws for the image of this number in this epoch, which follow from the three alone.
+    """Uniform draws for the image of this number in this epoch, which depend only on the three arguments.
 
-    So the same image is changed in the same way by any worker process, on any rank, after any interruption.
+    So any worker process, on any rank, after any interruption, changes the same image in the same way.
     """
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed % 2**64, epoch, number)))).random
 
@@ -62,8 +62,8 @@ def crop_draws(seed: int, epoch: int, number: int) -> Draw:
 def random_crop(width: int, height: int, draw: Draw) -> Crop:
     """A crop of 8 % to 100 % of the area with a ratio of sides from 3:4 to 4:3, mirrored or not (Szegedy et al. 2015).
 
-    The area is uniform, the ratio uniform in its logarithm. Where ten such rectangles do not fit into the image the
-    middle is taken, as much of it as the ratios allow.
+    The area is uniform, the ratio uniform in its logarithm. If ten such rectangles do not fit into the image, the crop
+    is the largest rectangle in the middle that the ratios allow.
     """
     for _ in range(TRIES):
         area = width * height * _between(*AREA, draw())
@@ -79,12 +79,12 @@ def random_crop(width: int, height: int, draw: Draw) -> Crop:
 
 
 def central_crop(width: int, height: int, side: int = SIDE) -> Crop:
-    """The middle of an image that is resized to 256 pixels along its shorter side, cut to 224×224.
+    """The middle 224×224 of an image whose shorter side is resized to 256 pixels.
 
-    Both steps are one here: the crop is the rectangle of the original that they come to.
+    The crop is the rectangle of the original image that becomes this middle.
 
     Args:
-        side: of the network's input, where it is not 224; the shorter side is then 256/224 of it.
+        side: of the network's input; the shorter side is resized to 256/224 of it.
     """
     shorter = round(side * RESIZED / SIDE)
     resized = [shorter if edge == min(width, height) else int(shorter * edge / min(width, height))
@@ -99,7 +99,7 @@ def _between(low: float, high: float, share: float) -> float:
 
 
 def normalise(images: Tensor) -> Tensor:
-    """uint8 [..., 3, H, W] → float32: pixels in [0, 1], less ImageNet's mean of each colour, over its deviation."""
+    """uint8 [..., 3, H, W] → float32: (pixel in [0, 1] − mean) / standard deviation, ImageNet's for each colour."""
     mean, deviation = (torch.tensor(values, device=images.device).view(3, 1, 1) for values in (MEAN, DEVIATION))
     return (images.to(torch.float32) / 255 - mean) / deviation
 
@@ -107,9 +107,9 @@ def normalise(images: Tensor) -> Tensor:
 # ----------------------------------------------------------------------------------------------------
 # Decoding by Pillow.
 
-ORIENTATION = 0x0112  # of EXIF: what must be done to the pixels for the picture to be upright
+ORIENTATION = 0x0112  # of EXIF: how to turn or mirror the pixels so that the picture is upright
 ON_THEIR_SIDE = range(5, 9)
-REDUCING_GAP = 2  # a JPEG that is decoded smaller keeps at least so many pixels for each one that is wanted
+REDUCING_GAP = 2  # a JPEG that is decoded smaller keeps at least so many pixels a side for each pixel of the result
 
 Choose = Callable[[int, int], Crop]
 
@@ -119,10 +119,10 @@ class UnreadableImage(LandscapeError):
 
 
 def read_crop(path: str | Path, side: int, choose: Choose) -> np.ndarray:
-    """The crop that `choose` takes of the upright image of this width and height, resized: uint8 [3, side, side].
+    """Read an image, turn it upright and resize the crop that `choose` takes of it: uint8 [3, side, side].
 
-    Resizing is bilinear, over all the pixels that one of the result covers. A JPEG of which the crop is at least four
-    times as large as `side` is decoded at a half, a quarter or an eighth of its size, and at least at 2·`side`.
+    Resizing is bilinear, over all pixels that a pixel of the result covers. If a JPEG's crop is at least four times as
+    large as `side`, the JPEG is decoded at a half, a quarter or an eighth of its size, and at least at 2·`side`.
 
     Raises:
         UnreadableImage: the file is missing, damaged, of no known format, or has more than 179 million pixels,
@@ -136,7 +136,7 @@ def read_crop(path: str | Path, side: int, choose: Choose) -> np.ndarray:
             "images are decoded by Pillow, which is not installed: pip install 'loss-landscape-cluster[images]'"
         ) from None
     try:
-        # Decoders warn of large images and of damaged metadata. What makes an image useless is an error.
+        # Decoders warn of large images and of damaged metadata; if an image cannot be used, they raise an error.
         with warnings.catch_warnings(action="ignore"), Image.open(path) as image:
             # Pillow turns a TIFF by itself.
             orientation = 1 if image.format == "TIFF" else image.getexif().get(ORIENTATION, 1)
@@ -149,15 +149,15 @@ def read_crop(path: str | Path, side: int, choose: Choose) -> np.ndarray:
     except UnidentifiedImageError:
         reason = "it is of no known format" if Path(path).stat().st_size else "it is empty"
         raise UnreadableImage(f"image {quoted(str(path))} cannot be read: {reason}") from None
-    except Exception as error:  # decoders raise whatever they like at bytes that are wrong
+    except Exception as error:  # decoders raise errors of any type for damaged bytes
         reason = error.strerror if isinstance(error, OSError) and error.strerror else message_of(error)
         raise UnreadableImage(f"image {quoted(str(path))} cannot be read: {reason}") from None
 
 
 def _decode_reduced(image: Image, spare: float) -> float:
-    """Have a JPEG decoded at a fraction of its size where its crop has `spare` times the pixels that are wanted.
+    """Make Pillow decode a JPEG at a fraction of its size if its crop has `spare` times the pixels of the result.
 
-    The decoder then leaves out the high frequencies of each block of pixels, which resizing would average away.
+    The decoder then omits the high frequencies of each block of pixels, which resizing would average away.
 
     Returns:
         The fraction: 1, 1/2, 1/4 or 1/8.
@@ -171,7 +171,7 @@ def _decode_reduced(image: Image, spare: float) -> float:
 
 
 def _in_colours(image: Image) -> Image:
-    """The image in red, green and blue; transparency is left away."""
+    """The image in red, green and blue, without transparency."""
     from PIL import Image
 
     image.load()
@@ -202,7 +202,7 @@ def _resized(image: Image, crop: Crop, scale: float, side: int) -> np.ndarray:
     """The crop at side × side pixels, uint8 [3, side, side].
 
     Args:
-        scale: how many pixels of `image` one of the crop's is.
+        scale: pixels of `image` for each pixel of the crop.
     """
     from PIL.Image import Resampling
 
@@ -227,12 +227,12 @@ class ImageListing:
 
     Attributes:
         root: the folder.
-        classes: their names; the label of an image is the place of its class here.
-        names: the paths relative to root, one after another. Worker processes share them; of a list of strings each
-            process would come to hold a copy, since counting references writes to them.
+        classes: their names; the label of an image is the index of its class.
+        names: the paths relative to root, in one array. Worker processes share it; a list of strings would be copied
+            into each process, since counting references writes to it.
         ends: int64 [N], where each path ends in `names`.
         labels: int64 [N].
-        ignored: how many other files there were.
+        ignored: the number of other files.
     """
 
     root: str
@@ -252,17 +252,17 @@ class ImageListing:
 
 
 def list_images(root: str | Path, classes: Sequence[str] | None = None) -> ImageListing:
-    """The images below `root`: each folder in it is a class, its images may lie in folders of their own.
+    """The images below `root`: each folder in it is a class, whose images may lie in folders of their own.
 
-    Files of other kinds, and whatever begins with a dot, are no images. A folder is read once however many links lead
-    to it, so that links in a circle end.
+    Files of other kinds, and those whose names begin with a dot, are no images. A folder is read once, even if several
+    links lead to it, so that links in a circle end.
 
     Args:
-        classes: the classes that there must be, those of training for a folder of validation; default: what there is.
+        classes: the expected classes, such as those of training for a folder of validation; default: any.
 
     Raises:
         NotFoundError: there is no such folder.
-        JobError: the folder has no classes, a class has no images, or the classes are not those that there must be.
+        JobError: the folder has no classes, a class has no images, or the classes are not the expected ones.
     """
     place = str(root)
     if not os.path.isdir(place):
@@ -292,7 +292,7 @@ def list_images(root: str | Path, classes: Sequence[str] | None = None) -> Image
 
 
 def _files_below(root: str, folder: str, read: set[tuple[int, int]]) -> Iterator[str]:
-    """The paths, relative to `root`, of all files below `folder`, and of those that links lead to."""
+    """The paths, relative to `root`, of all files below `folder`, through links too."""
     identity = _identity(os.path.join(root, folder))
     if identity in read:
         return
@@ -302,7 +302,7 @@ def _files_below(root: str, folder: str, read: set[tuple[int, int]]) -> Iterator
         if _is_folder(entry):
             yield from _files_below(root, path, read)
         else:
-            yield path  # a link that leads nowhere too: it is an image that cannot be read
+            yield path  # also a broken link: it is an image that cannot be read
 
 
 def _identity(folder: str) -> tuple[int, int]:
@@ -311,7 +311,7 @@ def _identity(folder: str) -> tuple[int, int]:
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
-    """What a folder holds, by name; its listing tells folders from files, where a look at each would take minutes."""
+    """A folder's entries by name. The listing itself tells folders from files; a call for each would take minutes."""
     try:
         with os.scandir(folder) as entries:
             return sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
@@ -339,11 +339,11 @@ def _several(names: Sequence[str]) -> str:
     return ", ".join(map(quoted, names[:NAMED])) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
-Asked = tuple[int | None, tuple[int, ...]]  # an epoch, or None for evaluation, and numbers of images
+Asked = tuple[int | None, tuple[int, ...]]  # an epoch, or None for evaluation, and the numbers of images
 Unreadable = Literal["refuse", "skip"]
 
 AHEAD = 2  # batches that each worker process has ready
-TOLD = 10  # unreadable images that are named; the others are counted
+TOLD = 10  # unreadable images that are logged by name; the others are only counted
 SEARCHED = 100  # images in a row, of which one must be readable
 
 
@@ -352,7 +352,7 @@ class Batch(NamedTuple):
 
     Attributes:
         unreadable: the number of each image that could not be read, and why.
-        in_vain: whether no image was found to stand in for one of them.
+        in_vain: whether an unreadable image has no replacement.
     """
 
     images: Tensor
@@ -364,19 +364,19 @@ class Batch(NamedTuple):
 class ImageLoader:
     """Reads batches of images by their numbers, in the order asked for.
 
-    An image's crop follows from the seed, the epoch and its number in the listing alone, so neither the number of
-    worker processes nor the share of a rank changes a pixel.
+    An image's crop depends only on the seed, the epoch and its number in the listing, so neither the number of worker
+    processes nor the share of a rank changes a pixel.
 
-    An image that cannot be read is refused, or skipped and counted. In training another one stands in for a skipped
-    one: the next readable of the listing, cropped by the draws of the one that it replaces. Thus every batch has
-    its size, and every rank its share. In evaluation a skipped image is left out of its batch.
+    An image that cannot be read is refused, or skipped and counted. In training a skipped image is replaced by the next
+    readable one of the listing, cropped by the draws of the skipped one. So every batch keeps its size, and every rank
+    its share. In evaluation a skipped image is left out of its batch.
 
     Args:
         listing: the images.
         side: of the crops, in pixels.
-        seed: that the crops of training follow from.
+        seed: of the crops of training.
         decoders: worker processes; 0 decodes in this one.
-        pinned: put the batches into memory that a GPU copies from by itself.
+        pinned: put the batches into pinned memory, from which a GPU copies without the CPU.
         unreadable: "refuse" or "skip".
 
     Attributes:
@@ -403,7 +403,7 @@ class ImageLoader:
         self.listing, self.skipped = listing, set[int]()
         self._refuses = unreadable == "refuse"
         self._asked = _Asked()
-        # Workers live on from epoch to epoch. Without a generator of its own the loader would draw from the global one.
+        # Workers stay alive between epochs. Without a generator of its own the loader would draw from the global one.
         options: dict[str, Any] = {"persistent_workers": True, "prefetch_factor": AHEAD} if decoders else {}
         self._loader: DataLoader[Batch] = DataLoader(
             _Reader(listing, side, seed, self._refuses), sampler=self._asked, batch_size=None, num_workers=decoders,
@@ -411,7 +411,7 @@ class ImageLoader:
         )  # fmt: skip
 
     def batches(self, numbers: Iterable[Tensor], epoch: int | None = None) -> Iterator[Batch]:
-        """A batch for each tensor of numbers of images, in training's crops of this epoch, or in evaluation's.
+        """A batch for each tensor of numbers of images, with the crops of training in this epoch, or of evaluation.
 
         Args:
             numbers: int64 [N] each.
@@ -441,7 +441,7 @@ class ImageLoader:
 
 @contextmanager
 def naming_lost_decoders() -> Iterator[None]:
-    """Explain the error of a killed decoder, which torch raises wherever this process happens to be.
+    """Explain the error of a killed decoder, which torch raises anywhere in this process.
 
     Raises:
         LandscapeError: a worker process ended.
@@ -458,7 +458,7 @@ def naming_lost_decoders() -> Iterator[None]:
 
 
 class _Asked:
-    """A sampler whose batches are set before each pass, since a loader keeps the sampler that it is made with."""
+    """A sampler whose batches are set before each pass, since a loader keeps its first sampler."""
 
     def __init__(self) -> None:
         self.batches: list[Asked] = []
@@ -471,7 +471,7 @@ class _Asked:
 
 
 class _Found(NamedTuple):
-    """An image and its number, or None where none was readable, and what was unreadable on the way."""
+    """An image and its number, or None if none was readable, and the unreadable images before it."""
 
     image: np.ndarray | None
     number: int
@@ -481,7 +481,7 @@ class _Found(NamedTuple):
 class _Reader(Dataset[Batch]):
     """Reads a whole batch at a time.
 
-    What cannot be read is told as a value: of a worker's exception the loader would make a traceback.
+    Unreadable images are returned as values: the loader would turn a worker's exception into a traceback.
     """
 
     def __init__(self, listing: ImageListing, side: int, seed: int, refuses: bool) -> None:
@@ -499,7 +499,7 @@ class _Reader(Dataset[Batch]):
         return Batch(torch.from_numpy(pixels), torch.from_numpy(labels), unreadable, in_vain)
 
     def _first_readable(self, number: int, epoch: int | None, searched: int) -> _Found:
-        """The image of this number, or the next readable of as many as are searched, in the crop of this number."""
+        """The image of this number, or the next readable one among `searched` images, with the crop of this number."""
         unreadable: list[tuple[int, str]] = []
         for place in range(number, number + searched):
             place %= len(self._listing)
@@ -542,14 +542,14 @@ class EvaluatedImages(Dataset[tuple[Tensor, Tensor]]):
 # ----------------------------------------------------------------------------------------------------
 # Images as the training loop takes them: normalised, on a device.
 
-EVALUATED = 128  # images at a time, where no gradient asks for more: a thousand photographs are a gigabyte
+EVALUATED = 128  # images at a time, since no gradient needs more: a thousand photographs are a gigabyte
 
 
 class Photographs:
-    """A `Source` of the images of a listing.
+    """A `SampleSource` of the images of a listing.
 
     Args:
-        device: where the batches shall be.
+        device: holds the batches.
         decoders: processes that decode ahead; 0 decodes in this one.
         unreadable: "refuse", or "skip" as `ImageLoader` says.
     """
@@ -575,11 +575,11 @@ class Photographs:
 
     @property
     def skipped(self) -> int:
-        """How many images of the listing were unreadable until now, on this rank."""
+        """The number of images that were unreadable until now, on this rank."""
         return len(self._loader.skipped)
 
     def batches(self, numbers: Iterable[Tensor], epoch: int | None) -> Iterator[tuple[Tensor, Tensor]]:
-        """See `landscape.recipes.data.Source`; batches of an evaluation come in parts of 128 images at most."""
+        """See `SampleSource`; batches of an evaluation are divided into parts of at most 128 images."""
         if epoch is None:
             numbers = (part for batch in numbers for part in torch.split(batch, EVALUATED))
         for batch in self._loader.batches(numbers, epoch):

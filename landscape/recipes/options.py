@@ -22,7 +22,7 @@ from landscape.training.training import Training
 
 @dataclass(frozen=True)
 class RecipeOptions:
-    """The options of recipes beside those of `Settings`: of `TrajectoryCollector` and of `Training`.
+    """The options of recipes in addition to `Settings`: those of `TrajectoryCollector` and of `Training`.
 
     Args:
         seed: that of the training; None for 0.
@@ -45,13 +45,13 @@ class RecipeOptions:
     report: Report | None = None
 
 
-NOT_SHARED = ("epochs", "seed", "collect", "network", "default_intervals")  # of `Settings`: a recipe works them out
+NOT_SHARED = ("epochs", "seed", "collect", "network", "default_intervals")  # of `Settings`: a recipe determines them
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @functools.cache
 def shared_types() -> dict[str, Any]:
-    """The type of each option that recipes share; where it is one of several names, these."""
+    """The type of each option that recipes share; for a choice between names, these names."""
     hints = {name: hint for name, hint in get_type_hints(Settings).items() if name not in NOT_SHARED}
     for name, hint in hints.items():
         for rule in known_of_settings()[name]:
@@ -61,12 +61,12 @@ def shared_types() -> dict[str, Any]:
     return hints | get_type_hints(RecipeOptions)
 
 
-# What is usual wherever a recipe knows nothing better: PyTorch's own.
+# Defaults for recipes that set none: PyTorch's own.
 USUAL: Mapping[str, Mapping[str, Any]] = {"adagrad": {"learning_rate": 0.01}, "adam": {"learning_rate": 0.001}}
 
 
 class Words(str):
-    """A default in words, where it follows from something else."""
+    """The description of a default that follows from other options."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ class OptionTable:
 
     Args:
         base: the default of each.
-        of_optimizers: what takes its place with an optimiser.
-        in_words: how defaults that `train` works out are described, by the option's name and the optimiser's.
-        only_with: the optimisers that take an option of the recipe's own, where not all do.
+        of_optimizers: the defaults that differ with an optimiser.
+        in_words: descriptions of the defaults that `train` determines, by the option's name and the optimiser's.
+        only_with: the optimisers that take an option of the recipe's own, if not all do.
     """
 
     base: Mapping[str, Any]
@@ -86,11 +86,11 @@ class OptionTable:
     only_with: Mapping[str, Sequence[str]]
 
     def completed(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The options that were given, and the defaults of all others with the optimiser that is among them."""
+        """The given options, and for all others the defaults with the chosen optimiser."""
         return {**self._with(given.get("optimizer", self.base["optimizer"])), **given}
 
     def check(self, given: Mapping[str, Any]) -> None:
-        """Refuse options that do nothing with the optimiser or schedule that is chosen, or is the default."""
+        """Refuse options without an effect with the optimiser or schedule, whether chosen or default."""
         chosen = self.completed(given)
         known = {"optimizer": chosen["optimizer"] in list(OPTIMIZERS), "schedule": True}  # the settings refuse others
         for name, value in given.items():
@@ -99,19 +99,19 @@ class OptionTable:
                 taken.check(name, chosen[taken.field])
 
     def default_of(self, name: str) -> Any:
-        """The default of an option with the recipe's own optimiser, or with the first that takes it."""
+        """The default of an option with the recipe's default optimiser, or with the first that takes it."""
         return self._with(self._optimizers_of(name)[0])[name]
 
     def takers_of(self, name: str) -> OnlyWith | None:
-        """The optimisers or schedules that take an option; None where all do."""
+        """The optimisers or schedules that take an option; None if all do."""
         if name in self.only_with:
             return OnlyWith("optimizer", tuple(self.only_with[name]))
         return next((rule for rule in known_of_settings().get(name, ()) if isinstance(rule, OnlyWith)), None)
 
     def defaults_of(self, name: str) -> dict[str, Any]:
-        """The default of an option with each optimiser that takes it, the recipe's own optimiser first.
+        """The default of an option with each optimiser that takes it, the recipe's default optimiser first.
 
-        A default that `train` works out is described by `Words`; an option of the recipe's own that has no such
+        A default that `train` determines is described by `Words`; an option of the recipe's own without such a
         description has none here.
         """
         words = self.in_words.get(name, {})
@@ -122,7 +122,7 @@ class OptionTable:
         }
 
     def _optimizers_of(self, name: str) -> list[str]:
-        """Those that take an option, the recipe's own first."""
+        """The optimisers that take an option, the recipe's default first."""
         taken = self.takers_of(name)
         names = OPTIMIZERS if taken is None or taken.field == "schedule" else taken.names
         return sorted(names, key=lambda optimizer: optimizer != self.base["optimizer"])
@@ -138,7 +138,7 @@ def for_every_optimizer(words: str) -> dict[str, str]:
 
 
 def epochs_in_words(intervals: Sequence[Sequence[int]]) -> str:
-    """The epochs of several landscapes, each without gaps, the last of which end with the training.
+    """The epochs of several landscapes in words; each has no gaps, and the last one ends with the training.
 
     Example:
         >>> epochs_in_words([[1, 2, 3], [7, 8]])
@@ -156,19 +156,19 @@ def takes_loop_options(
     only_with: Mapping[str, Sequence[str]] = MappingProxyType({}),
     **defaults: Any,
 ) -> Callable[[F], F]:
-    """Give a function with `**options` all that recipes share, each with its type and default, and refuse others.
+    """Give a function with `**options` the options that recipes share, with types and defaults, and refuse others.
 
-    An option that does nothing with the optimiser or the schedule is refused, too. The function has its `OptionTable`
+    An option without an effect with the optimiser or the schedule is refused, too. The function gets its `OptionTable`
     as the attribute `options`.
 
     Args:
         of_optimizers, in_words, only_with: see `OptionTable`.
-        defaults: those of this recipe, where they differ from those of `Settings`.
+        defaults: those of this recipe that differ from those of `Settings`.
     """
     known = {field.name: field.default for kind in (Settings, RecipeOptions) for field in fields(kind)} | defaults
     types = shared_types()
     table = OptionTable({name: known[name] for name in types}, of_optimizers, in_words, only_with)
-    assert MISSING not in table.base.values(), "what `Settings` has no default for, a recipe must have one for"
+    assert MISSING not in table.base.values(), "a recipe must have a default for each option without one in `Settings`"
 
     def decorate(function: F) -> F:
         own = [
@@ -209,8 +209,8 @@ def make_settings(
 
     Args:
         options: all of them, as `takes_loop_options` completes them.
-        default_intervals: the epochs of each landscape where `intervals` is None; the last ones end with the training.
-        network: what the model and the data are made with.
+        default_intervals: the epochs of each landscape if `intervals` is None; the last ones end with the training.
+        network: the options of the model and the data.
 
     Raises:
         JobError: one of them is not usable.
@@ -231,12 +231,12 @@ def make_settings(
 
 @dataclass(frozen=True)
 class ImageRecipe:
-    """What stays the same in every training of a recipe.
+    """The part of a recipe that is the same in each of its trainings.
 
     Args:
-        place: where its images are named.
+        place: finds its images.
         problem: the callback of the landscapes of its runs.
-        intervals: the epochs of each landscape, where `intervals` is not given.
+        intervals: the epochs of each landscape if `intervals` is not given.
         threads: see `fit`.
     """
 
@@ -247,7 +247,7 @@ class ImageRecipe:
 
     @property
     def in_words(self) -> dict[str, dict[str, str]]:
-        """What the options of the recipe are by default, where that follows from something else (`OptionTable`)."""
+        """Descriptions of the defaults that follow from other options (`OptionTable`)."""
         words = {"data": self.place.order, "intervals": epochs_in_words(self.intervals)}
         return {name: for_every_optimizer(text) for name, text in words.items()}
 
@@ -269,7 +269,7 @@ class ImageRecipe:
         Args:
             read: the images of a split, from the path of the data.
             transform: see `Arrays`.
-            network: the options that the network and the images are made with.
+            network: the options of the network and the images.
 
         Raises:
             NotFoundError: the data are missing.

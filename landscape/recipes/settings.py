@@ -1,4 +1,4 @@
-"""How a recipe is trained: each option of the loop as one field, and the optimisers and schedules that options name."""
+"""The settings of a recipe's training, one field for each option, and the optimisers and schedules that they name."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from landscape.training.thor.inverses import RULES
 from landscape.training.thor.optimizer import THOR
 
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
-LARGEST_RATE = 1000.0  # that anybody is known to use
+LARGEST_RATE = 1000.0  # larger learning rates are unknown in practice
 log = logging.getLogger("landscape")
 
 # ----------------------------------------------------------------------------------------------------
-# What is known of an option beside its type: the values that it may have, and with what it does something.
+# The rules of an option in addition to its type: its allowed values, and the optimisers or schedules that use it.
 
 
 def _at_least_1(name: str, value: Any) -> None:
@@ -54,7 +54,7 @@ def _ascending(name: str, value: Any) -> None:
 
 @dataclass(frozen=True)
 class OneOf:
-    """The names that an option may have, and whether a function may stand in their place."""
+    """The names that an option may have, and whether it may be a function instead."""
 
     names: tuple[str, ...]
     or_function: bool = False
@@ -67,7 +67,7 @@ class OneOf:
 
 @dataclass(frozen=True)
 class OnlyWith:
-    """The optimisers or schedules with which alone an option does something.
+    """The only optimisers or schedules with which an option has an effect.
 
     Args:
         field: "optimizer" or "schedule".
@@ -77,7 +77,7 @@ class OnlyWith:
     names: tuple[str, ...]
 
     def check(self, name: str, chosen: Any) -> None:
-        """Refuse the option `name` beside another choice; None stands for a published schedule."""
+        """Refuse the option `name` together with another choice; None means a published schedule."""
         if chosen not in self.names:
             other = "the published one" if chosen is None else "a function" if callable(chosen) else quoted(chosen)
             takers = alternatives(self.names)
@@ -167,9 +167,9 @@ class Settings:
         watch, watch_every: rules that are asked about the training, see `TrajectoryCollector`.
         seed: initial weights, order of samples, augmentation and dropout follow from it.
         collect: the options of `TrajectoryCollector`.
-        network: what model and data were made with.
-        default_intervals: whether nobody gave the intervals in `collect`: a training that goes on then keeps to those
-            that it was begun with, as by a version with other defaults.
+        network: the options of the model and the data.
+        default_intervals: whether the intervals in `collect` are defaults: a training that resumes then keeps the
+            intervals of its start, which may be those of another version.
 
     Raises:
         JobError: one of them is impossible; names it.
@@ -222,20 +222,20 @@ class Settings:
             )
 
     def plain(self) -> dict[str, Any]:
-        """The settings as a checkpoint holds them: a function by what it is called."""
+        """The settings as a checkpoint holds them, with the name of a function in its place."""
         values = asdict(self)
-        values.pop("default_intervals")  # it decides nothing beside `collect`
+        values.pop("default_intervals")  # `collect` has the intervals themselves
         return {name: _named(value) if callable(value) else value for name, value in values.items()}
 
     def with_default_steps(self, steps_per_epoch: int) -> Settings:
-        """These settings with intervals that nobody gave, which count epochs, in steps where steps are counted."""
+        """These settings, with default intervals, which count epochs, converted to steps if snapshots count steps."""
         if not self.default_intervals or self.collect["unit"] == "epoch":
             return self
         intervals = [[number * steps_per_epoch for number in interval] for interval in self.collect["intervals"]]
         return replace(self, collect={**self.collect, "intervals": intervals})
 
     def with_intervals_of(self, begun: Mapping[str, Any]) -> Settings:
-        """These settings with the intervals of a training that was begun with others by default."""
+        """These settings, with the intervals of an earlier start if these ones are defaults."""
         intervals = (begun.get("collect") or {}).get("intervals")
         if not self.default_intervals or intervals is None:
             return self
@@ -243,18 +243,18 @@ class Settings:
 
     @classmethod
     def default_of(cls, name: str) -> Any:
-        """The value of a setting where none is given; None of one that must be given."""
+        """The default of a setting; None for one without a default."""
         return next(
             (field.default for field in fields(cls) if field.name == name and field.default is not MISSING), None
         )
 
 
-# They change no weight, and may be changed when a training goes on.
+# They change no weight, and may be changed when a training resumes.
 UNDECIDING = ("checkpoint_steps", "log_every", "watch", "watch_every")
 
 
 def known_of_settings() -> dict[str, tuple[Any, ...]]:
-    """What is known of each setting beside its type: functions that refuse values, and `OnlyWith`."""
+    """The rules of each setting in addition to its type: functions that refuse values, and `OnlyWith`."""
     return {field.name: field.metadata.get("known", ()) for field in fields(Settings)}
 
 
@@ -265,9 +265,9 @@ def _named(function: Callable[..., Any]) -> str:
 
 
 def listed_intervals(epochs: int, intervals: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The default `intervals` for so many epochs: the last one is moved so that it ends with the training.
+    """The default `intervals` for this number of epochs: the last one is moved so that it ends with the training.
 
-    Where it would then reach into another one, a single interval over all epochs.
+    If it would then overlap with another one, the result is a single interval over all epochs.
 
     Example:
         >>> listed_intervals(12, [[0, 1, 2, 3], [7, 8, 9, 10]]), listed_intervals(4, [[0, 1, 2, 3], [7, 8, 9, 10]])
@@ -286,7 +286,7 @@ def listed_intervals(epochs: int, intervals: Sequence[Sequence[int]]) -> list[li
 
 
 def warn_of(settings: Settings, steps_per_epoch: int) -> None:
-    """Say what is allowed, and hardly meant: a rate that throws weights away, snapshots that training ends before."""
+    """Warn of settings that are allowed but probably a mistake: too high a rate, snapshots after the last epoch."""
     if settings.learning_rate > LARGEST_RATE:
         log.warning("learning_rate: %g is above %g, which hardly lowers a loss", settings.learning_rate, LARGEST_RATE)
     unit = settings.collect.get("unit", "step")
@@ -299,14 +299,14 @@ def warn_of(settings: Settings, steps_per_epoch: int) -> None:
 
 
 def make_optimizer(model: nn.Module, settings: Settings, steps_per_epoch: int) -> torch.optim.Optimizer:
-    """The optimiser that the settings name, of all parameters."""
+    """The optimiser of the settings, for all parameters."""
     return OPTIMIZERS[settings.optimizer](model, settings, steps_per_epoch)
 
 
 def schedule_of(settings: Settings) -> RateSchedule:
     """The learning rate as a function of the epochs done, with `base_batch` and `warmup_epochs`.
 
-    A function that was handed in gives the rate itself, which `base_batch` does not scale.
+    A schedule that is a function gives the rate itself, which `base_batch` does not scale.
     """
     if callable(settings.schedule):
         after = settings.schedule

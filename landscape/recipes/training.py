@@ -1,4 +1,4 @@
-"""The training that the recipes share: with the collector, on any number of ranks, and resumable to the same bits."""
+"""The training that the recipes share: with the collector, on any number of ranks; it resumes to the same bits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ log = logging.getLogger("landscape")
 
 
 def outputs_of(network: nn.Module, inputs: Tensor, precision: str) -> Tensor:
-    """The network's outputs, with products in this precision; weights, gradients and losses stay as they are."""
+    """The network's outputs, with products in this precision; weights, gradients and losses keep theirs."""
     dtype = PRECISIONS[precision]
     if dtype is None:
         return network(inputs)  # type: ignore[no-any-return]
@@ -55,14 +55,14 @@ class ScaledSteps:
     THOR does by itself. Ranks agree, since gradients are averaged before.
 
     Args:
-        scale: the same throughout; 1 leaves loss, gradients and steps alone.
+        scale: constant; 1 leaves loss, gradients and steps unchanged.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, scale: float) -> None:
         self._optimizer, self._scale, self._skipped = optimizer, scale, 0
 
     def step(self, loss: Tensor) -> None:
-        """Take the step of this loss."""
+        """Take the step for this loss."""
         self._optimizer.zero_grad()
         (loss if self._scale == 1 else loss * self._scale).backward()  # type: ignore[no-untyped-call]
         if self._scale == 1 or isinstance(self._optimizer, THOR) or self._unscaled():
@@ -89,9 +89,9 @@ class Loop:
     """Trains on one rank.
 
     Args:
-        network: what the training has prepared of the model.
-        kept: what is kept at each checkpoint beside the progress, by name.
-        progress: of the checkpoint to go on from; empty for a new training.
+        network: the model as the training has prepared it.
+        kept: the objects whose states a checkpoint holds in addition to the progress, by name.
+        progress: of the checkpoint to resume from; empty for a new training.
     """
 
     def __init__(
@@ -108,9 +108,9 @@ class Loop:
         self._training, self._network, self._optimizer = training, network, optimizer
         self._collector, self._data, self._settings, self._kept = collector, data, settings, kept
         self._rate, self._steps = schedule_of(settings), ScaledSteps(optimizer, settings.loss_scale)
-        self._seconds = float(progress.get("seconds", 0.0))  # of training; evaluation and checkpoints left out
+        self._seconds = float(progress.get("seconds", 0.0))  # of training, without evaluation and checkpoints
         self._metrics = dict(progress.get("metrics", {}))
-        # Of the steps since accuracy was recorded last. What is known of all ranks is rank 0's.
+        # Of the steps since accuracy was last recorded; rank 0 has those of all ranks.
         self._right = torch.tensor(int(progress.get("right", 0)) if training.is_first else 0, device=training.device)
         self._seen = int(progress.get("seen", 0))
         self._has_warned = False
@@ -136,26 +136,26 @@ class Loop:
         return samples / (self._seconds - before) if samples else 0.0
 
     def end_epoch(self, epoch: int, accuracy: float, loss: float, samples_per_second: float) -> dict[str, Any]:
-        """Record the end of an epoch with what was held out, and keep a checkpoint; return its metrics.
+        """Record the end of an epoch with the held-out accuracy and loss, and keep a checkpoint; return the metrics.
 
-        After the last epoch the weights are kept as a snapshot, whether an interval lists it or not.
+        After the last epoch the weights are kept as a snapshot, even if no interval lists it.
         """
         pace = {"samples_per_second": round(samples_per_second, 1)} if samples_per_second else {}
         self._collector.end_epoch(held_out_accuracy=accuracy, held_out_loss=loss, **pace)
         self._metrics = {"epoch": epoch + 1, "accuracy": accuracy, "loss": loss}
         if epoch + 1 == self._settings.epochs:
-            self._training.end()  # before the checkpoint that says that all is done
+            self._training.end()  # before the checkpoint that says that the training is finished
         self.keep(epoch + 1, 0)
         return self._metrics
 
     def keep(self, epoch: int, batch: int) -> None:
-        """Keep a checkpoint, after that many epochs, and batches of the next one."""
+        """Keep a checkpoint after `epoch` epochs and `batch` batches of the next one."""
         right = int(self._training.sum(self._right))
         progress = {"epoch": epoch, "batch": batch, "seconds": self._seconds, "metrics": self._metrics}
         self._training.keep(**self._kept, progress=progress | {"right": right, "seen": self._seen})
 
     def _batches(self, epoch: int, start: int) -> Iterator[tuple[Share, Tensor, Tensor]]:
-        """This rank's shares, each with its samples, which a source may read ahead."""
+        """This rank's shares, each with its samples; a source may read them ahead."""
         training, size, count = self._training, self._settings.batch_size, len(self._data)
         coming = shares(epoch_order(count, training.seed, epoch), size, training.rank, training.world, start)
         samples = self._data.batches((share.index for share in coming), epoch)
@@ -227,10 +227,10 @@ class Trained:
 def training_of(
     run: Place | Training, *, seed: int | None = None, device: str = "cpu", overwrite: bool = False
 ) -> Training:
-    """A training of one process in this run; where `run` is a `Training` already, that.
+    """`run` itself if it is a `Training`, else a training of one process in this run.
 
     Args:
-        seed: None for 0, or for that of the training.
+        seed: None for 0, or for the seed of the training.
 
     Raises:
         JobError: the training has another seed.
@@ -254,16 +254,16 @@ def fit(
     report: Report | None = None,
     recorded: Mapping[str, Any] = MappingProxyType({}),
 ) -> Trained:
-    """Train `build()` with the collector attached, or go on where an earlier call with the same settings stopped.
+    """Train `build()` with the collector attached, or resume where an earlier call with the same settings stopped.
 
-    All that is random follows from the seed, and an interrupted training ends like an uninterrupted one.
+    All random numbers follow from the seed, and an interrupted training ends like an uninterrupted one.
 
     Args:
-        data, held_out: what is trained on, and what accuracy and loss are taken on after each epoch.
-        threads: how many a CPU uses, since its rounding depends on that; None leaves it as it is.
+        data, held_out: the samples to train on, and those for accuracy and loss after each epoch.
+        threads: the number of CPU threads, on which the rounding depends; None leaves it unchanged.
         problem: the callback of the run's landscapes, which the run remembers.
         report: called after every epoch with its number and metrics, on rank 0.
-        recorded: for the callback, beside `settings.network`; it may change when the training goes on.
+        recorded: for the callback, in addition to `settings.network`; it may change when the training resumes.
 
     Raises:
         JobError: the run holds a trajectory that these settings did not make, or the training has another seed.
@@ -290,7 +290,7 @@ def fit(
                 warn_of(settings, steps_per_epoch)
             collector = _collector_of(training, model, optimizer, settings, {**settings.network, **recorded}, problem)
             if is_done:
-                training.end()  # somebody has deleted the snapshot of the end
+                training.end()  # the last snapshot has been deleted
         if not is_done:
             network = training.prepare(model)
             loop = Loop(training, network, optimizer, collector, data, settings, kept, progress)
@@ -316,7 +316,7 @@ def _collector_of(
 
 @contextmanager
 def _closing(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Take the hooks of an optimiser that has some off the model when the block ends."""
+    """When the block ends, remove the hooks of the optimiser from the model, if it has any."""
     try:
         yield
     finally:
@@ -326,7 +326,7 @@ def _closing(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 
 
 def build_seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """A model whose initial weights follow from `seed`; the global generator is left as it was."""
+    """A model whose initial weights follow from `seed`; the global generator keeps its state."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build()
@@ -336,7 +336,7 @@ def evaluate(model: nn.Module, data: SampleSource, training: Training | None = N
     """Accuracy, from 0 to 1, and mean cross-entropy over all of the data; `model` is left in eval mode.
 
     Args:
-        training: whose ranks each take a part, with the buffers of rank 0; None computes all of it here.
+        training: each of its ranks takes a part, with the buffers of rank 0; None computes all here.
 
     Raises:
         LandscapeError: all of the data were skipped as unreadable.
@@ -367,7 +367,7 @@ def _in_parts(numbers: Tensor) -> list[Tensor]:
 
 @contextmanager
 def _reproducible(threads: int | None) -> Iterator[None]:
-    """A fixed number of CPU threads and deterministic cuDNN kernels within the block; then both as they were."""
+    """Within the block: a fixed number of CPU threads and deterministic cuDNN kernels."""
     cudnn: Any = torch.backends.cudnn
     before = (torch.get_num_threads(), cudnn.deterministic, cudnn.benchmark)
     torch.set_num_threads(threads or before[0])
@@ -380,27 +380,27 @@ def _reproducible(threads: int | None) -> Iterator[None]:
 
 
 class SettingsOf:
-    """The settings as a state: to load others than these is refused, before anything else is loaded.
+    """The settings as a state: loading refuses other settings, before anything else is loaded.
 
-    Intervals that nobody gave become those that the training was begun with.
+    Default intervals become those with which the training was begun.
     """
 
     def __init__(self, training: Training, settings: Settings) -> None:
         self._run, self.settings = open_folder(training.run).name, settings
 
     def state_dict(self) -> dict[str, Any]:
-        """The settings, plain."""
+        """The settings as plain values."""
         return self.settings.plain()
 
     def load_state_dict(self, begun: Mapping[str, Any]) -> None:
-        """Compare.
+        """Compare `begun`, the settings of the checkpoint, with these.
 
         Raises:
-            JobError: names the setting that was changed.
+            JobError: a setting was changed; names it.
         """
         self.settings = self.settings.with_intervals_of(begun)
         for name, value in self.settings.plain().items():
-            before = begun.get(name, Settings.default_of(name))  # a version without the setting did as its default does
+            before = begun.get(name, Settings.default_of(name))  # a version without the setting worked like its default
             if name not in UNDECIDING and before != value:
                 raise JobError(
                     f"{name}: training in run {quoted(self._run)} was begun with {quoted(before)}, "
@@ -409,7 +409,7 @@ class SettingsOf:
 
 
 def _is_whole(training: Training, settings: Settings) -> bool:
-    """Whether every snapshot that was due by now is there; a user may have deleted some."""
+    """Whether every snapshot that should exist by now does; a user may have deleted some."""
     if not settings.collect:
         return True
     done = _done(training, settings)
@@ -418,7 +418,7 @@ def _is_whole(training: Training, settings: Settings) -> bool:
 
 
 def _has_end(training: Training, settings: Settings) -> bool:
-    """Whether there is a snapshot of the weights that the training has now."""
+    """Whether there is a snapshot of the current weights."""
     if not settings.collect:
         return True
     done = _done(training, settings)
@@ -426,7 +426,7 @@ def _has_end(training: Training, settings: Settings) -> bool:
 
 
 def _done(training: Training, settings: Settings) -> int:
-    """How many epochs are done, or steps where snapshots count these."""
+    """The number of epochs done, or of steps if snapshots count these."""
     return training.epochs_done if settings.collect.get("unit", "step") == "epoch" else training.steps_done
 
 
