@@ -1,5 +1,5 @@
-"""Sending a job to a cluster: each target renders what it would send, purely, and then sends it.
+"""Sending a job to a cluster: each target renders the job as text or arguments, without side effects, then sends it.
 
-`ray_jobs`, `kuberay` and `slurm` are the targets: the options of the command, what is sent, and how a sent job does.
-The files beside them serve every target.
+`ray_jobs`, `kuberay` and `slurm` are the targets: the options of the command, rendering and sending, and the state of a
+sent job. The other modules serve every target.
 """

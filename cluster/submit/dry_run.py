@@ -1,8 +1,8 @@
 """Try out a job before it is sent: can it be prepared, and are the files that its callback opens sent with it?
 
-A process of its own prepares the job: `python -m cluster.submit.dry_run`. Python tells an audit hook there of every
-file that it opens. Files that a library opens by its own C code are missed, except by safetensors, and except those
-that stay mapped into memory.
+A process of its own prepares the job: `python -m cluster.submit.dry_run`. There Python reports every file that it opens
+to an audit hook. Files that a library opens by its own C code are missed, except those of safetensors and those that
+stay mapped into memory.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from landscape.job.job import Job
 from landscape.job.landscape import Landscape
 
 LOOK_SECONDS = 180.0
-STORE_SECONDS = 30  # for an object store to tell what the run holds: one that is not there is asked for minutes
+STORE_SECONDS = 30  # for an object store to list the run: a store that does not exist is tried for minutes
 MOST_NAMED = 3
 SENT_UNSEEN = "--no-look sends it unseen, where only the cluster has what it needs"
 
 
 @dataclass(frozen=True)
 class LookReport:
-    """What trying out a job has shown.
+    """The result of trying out a job.
 
     Attributes:
         opened: the user's files that the job opened.
-        error: why the job cannot be computed; '' where it can.
-        remarks: what could not be tried out here.
+        error: why the job cannot be computed; '' if it can.
+        remarks: the parts that could not be tried out here.
     """
 
     opened: tuple[Path, ...] = ()
@@ -52,10 +52,10 @@ def look(job: Job, file: Path, run: str) -> LookReport:
     """Prepare the job in a child process, in the job's folder, and note which files it opens.
 
     Args:
-        run: where the run lies; what is there already is compared with the job where it can be read from here.
+        run: where the run lies; if it can be read from here, its content is compared with the job.
 
     Raises:
-        JobError: the job, or its callback, fails; says how to send it all the same.
+        JobError: the job, or its callback, fails; says how to send it unseen.
     """
     with tempfile.TemporaryDirectory(prefix="landscape-") as folder:
         report, words = Path(folder) / "report.json", Path(folder) / "stderr"
@@ -67,7 +67,8 @@ def look(job: Job, file: Path, run: str) -> LookReport:
         seen = _read_report(report)
         last = flat(words.read_text(errors="replace")[-1000:].strip().rpartition("\n")[2])
     if code is None:
-        return seen or LookReport(remarks=(f"the look at the callback took more than {LOOK_SECONDS:g} s and was left",))
+        remark = f"trying out the callback took more than {LOOK_SECONDS:g} s and was stopped"
+        return seen or LookReport(remarks=(remark,))
     if seen is None:
         raise JobError(
             f"problem: {job.problem} ended the process that looked at it, with code {code}; "
@@ -79,14 +80,14 @@ def look(job: Job, file: Path, run: str) -> LookReport:
 
 
 def _prepare_in_child(folder: Path, given: Mapping[str, object], words: Path) -> int | None:
-    """Run the process that prepares the job and writes the report; its exit code, None where it took too long.
+    """Run the process that prepares the job and writes the report; returns its exit code, None if it took too long.
 
     Args:
-        folder: where it runs.
-        given: what it reads from its standard input.
-        words: the file that takes its standard error.
+        folder: its working directory.
+        given: its standard input, as JSON.
+        words: the file for its standard error.
     """
-    # -P: a module of the job's folder, such as random.py, must not replace one of Python.
+    # -P: a module of the job's folder, such as random.py, must not replace one of Python's.
     with words.open("wb") as stderr:
         child = subprocess.Popen(
             [sys.executable, "-P", "-B", "-m", "cluster.submit.dry_run"], cwd=folder, stdin=subprocess.PIPE,
@@ -102,7 +103,7 @@ def _prepare_in_child(folder: Path, given: Mapping[str, object], words: Path) ->
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End the child and what its callback started."""
+    """End the child and the processes that its callback started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, 9)
     child.wait()
@@ -117,10 +118,10 @@ def _read_report(report: Path) -> LookReport | None:
 
 
 def compare(seen: LookReport, listing: SentFiles, run: str) -> list[str]:
-    """The files that were opened here and will be missing on the cluster, a warning for each kind.
+    """Warnings about files that were opened here and will be missing on the cluster, one for each kind.
 
     Raises:
-        JobError: files beside the job that are not sent, though they could be.
+        JobError: files in the job's folder are not sent, though they could be.
     """
     root = listing.folder.resolve()
     sources = {file.source for file in listing.files.values()}
@@ -159,7 +160,7 @@ def compare(seen: LookReport, listing: SentFiles, run: str) -> list[str]:
 
 
 def _gathered(names: list[str]) -> list[str]:
-    """The files, or their top folders where there are many files."""
+    """The files, or their top folders if there are many files."""
     if len(names) <= MOST_NAMED:
         return names
     return list(dict.fromkeys(name.partition("/")[0] for name in names))
@@ -175,29 +176,29 @@ def _named(names: list[str]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The process that looks: it prepares the job, and reports which files its callback opens.
+# The child process: it prepares the job, and reports which files its callback opens.
 
 MOST_OPENED = 100_000
 UNKNOWN_RUN = "the run cannot be read from here, so it is not known whether it holds the same job"
 SYSTEM = ("/usr/", "/lib", "/bin/", "/sbin/", "/etc/", "/proc/", "/sys/", "/dev/", "/run/", "/var/lib/")
-SHARED_MEMORY = "/dev/shm/"  # where data are put for speed: they are the user's
-# Libraries create these again where they are missing.
+SHARED_MEMORY = "/dev/shm/"  # users put data there for speed
+# Libraries create these again if they are missing.
 USER_CACHES = (".cache/landscape", ".cache/matplotlib", ".config/matplotlib", ".cache/torch/kernels", ".triton", ".nv")
 
 
 class OpenedFiles:
-    """The files that this process opens to read, as its audit hook hears."""
+    """The files that this process opens to read, as reported to its audit hook."""
 
     def __init__(self) -> None:
         self._paths: set[str] = set()
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """A copy, since threads of the callback, and whatever looks at the paths, open more files meanwhile."""
+        """A copy of the paths, since other threads, and code that examines the paths, may open more files meanwhile."""
         return tuple(self._paths)
 
     def hook(self, event: str, given: tuple[Any, ...]) -> None:
-        """The audit hook: notes what is opened to be read."""
+        """The audit hook: notes files that are opened to be read."""
         if event == "open":
             path, _, flags = given
             if isinstance(flags, int) and flags & os.O_ACCMODE == os.O_WRONLY:
@@ -209,7 +210,7 @@ class OpenedFiles:
         self.add(path)
 
     def add(self, path: Any) -> None:
-        """Note a path. It never raises, as it is called from anywhere."""
+        """Note a path. Never raises, since any code may call it."""
         try:
             text = os.fsdecode(path)
             if not _lies_in_system(text) and "\0" not in text and len(self._paths) < MOST_OPENED:
@@ -218,7 +219,7 @@ class OpenedFiles:
             return
 
     def hear_safetensors(self) -> None:
-        """Note the files of safetensors, which opens them by its own code."""
+        """Note the files that safetensors opens, by its own code."""
         import safetensors.torch
 
         modules: list[Any] = [safetensors, safetensors.torch]
@@ -283,15 +284,15 @@ def _belongs_to_system(path: Path) -> bool:
 
 
 def main() -> None:
-    """Prepare the job that stdin names, and write the report."""
+    """Prepare the job that standard input names, and write the report."""
     given = json.load(sys.stdin)
     report = Path(given["report"])
     report.touch()
     begun = report.stat().st_ctime_ns
     gc.disable()
-    import landscape.compute.prepare  # noqa: F401  before the hook, as it opens much
+    import landscape.compute.prepare  # noqa: F401  before the hook, since it opens many files
 
-    gc.freeze()  # what is imported stays: no collection needs to walk it
+    gc.freeze()  # imported modules stay: no garbage collection needs to visit them
     gc.enable()
     opened = OpenedFiles()
     opened.hear_safetensors()
@@ -307,16 +308,16 @@ def main() -> None:
             json.dump(seen, file, ensure_ascii=False)
 
     prepare_job(given, tell)
-    gc.freeze()  # the end of Python walks nothing that goes with the process anyway
+    gc.freeze()  # the end of Python need not visit objects that end with the process
 
 
 def prepare_job(given: Mapping[str, Any], tell: Callable[[str, list[str]], None]) -> None:
-    """Prepare the job, and tell why it cannot be computed ('' where it can) and what could not be tried here.
+    """Prepare the job, and tell why it cannot be computed ('' if it can) and what could not be tried here.
 
     Args:
-        given: the job's `file`; its `run`; `fresh`, a folder for a run that is new; `store_seconds`, how long an object
-            store may take, after which the process ends.
-        tell: is called at the end, and with an object store also before it is asked.
+        given: the job's `file`; its `run`; `fresh`, a folder for a new run; `store_seconds`, how long an object store
+            may take before the process ends.
+        tell: is called at the end, and with an object store also before the store is asked.
     """
     from landscape.compute.prepare import prepare
     from landscape.job.reading import read_job
@@ -331,7 +332,7 @@ def prepare_job(given: Mapping[str, Any], tell: Callable[[str, list[str]], None]
             prepare(job)
         if in_store:
             tell("", [f"{UNKNOWN_RUN}: its store does not answer within {given['store_seconds']} s"])
-            signal.alarm(given["store_seconds"])  # ends the process; the report that is written stands
+            signal.alarm(given["store_seconds"])  # ends the process; the report above stays
             try:
                 prepare(job)  # compares the job with what its run holds
             except StoreError as error:
@@ -344,7 +345,7 @@ def prepare_job(given: Mapping[str, Any], tell: Callable[[str, list[str]], None]
 
 
 def _prepare_anew(job: Job, fresh: str) -> None:
-    """Prepare those of its landscapes that need no trajectory, as if the run were new."""
+    """Prepare the job's landscapes that need no trajectory, as if the run were new."""
     from landscape.compute.prepare import prepare
 
     here = tuple(landscape for landscape in job.landscapes if not landscape.needs_trajectory)

@@ -1,4 +1,4 @@
-"""A KubeRay RayJob: spot workers, an on-demand head, token authentication, retries that go on where one stopped."""
+"""A KubeRay RayJob: spot workers, an on-demand head, token authentication, and retries that resume."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from cluster.submit.submission import (
 )
 from landscape.core.errors import ClusterUnreachableError, JobError, LandscapeError, NotFoundError, quoted
 
-LONGEST_NAME = 47  # KubeRay adds suffixes to make the names of pods and services, which hold 63
+LONGEST_NAME = 47  # KubeRay appends suffixes to name pods and services, whose names have at most 63 characters
 JOB_FOLDER = "/job"
-RETRIES = 3  # each is a new cluster; what is done is not done again
-KEPT_SECONDS = 600  # a finished cluster stays this long, to be looked at
+RETRIES = 3  # each is a new cluster; computed parts are not computed again
+KEPT_SECONDS = 600  # a finished cluster stays this long, so that its user can examine it
 HEAD_CPUS, HEAD_MEMORY = 2, "8Gi"
 WORKER_MEMORY = "8Gi"  # unless --memory is given
 USER = 1000  # of the image in deploy/Containerfile
@@ -68,7 +68,7 @@ class KubeRayTarget:
     """key[=value][:Effect], a taint of those nodes; may be repeated."""
 
     def send(self, asked: SubmitOptions, job: Work, file: Path) -> int:
-        """Send the job, or with --dry-run print the manifest; the exit code."""
+        """Send the job, or with --dry-run print the manifest; returns the exit code."""
         place = run_on_cluster(asked.run or job.run, self.claim, self.mount)
         if self.image is None:
             raise JobError(
@@ -129,10 +129,10 @@ def parse_tolerations(given: list[str] | None) -> tuple[dict[str, str], ...]:
 
 
 def run_on_cluster(run: str, claim: str | None, mount: str) -> str:
-    """Where the run lies for the head: a URL as it is, a relative folder on the claim, an absolute one below `mount`.
+    """The place of the run as the head sees it: a URL, or a folder on the claim, which is mounted at `mount`.
 
     Raises:
-        JobError: it would be lost with the pods.
+        JobError: the run would be lost with the pods.
     """
     if "://" in run and not run.startswith("file://"):
         return run
@@ -153,7 +153,7 @@ def run_on_cluster(run: str, claim: str | None, mount: str) -> str:
 
 
 def _config_map(submission: Submission, files: Mapping[str, bytes], target: KubeRayTarget) -> dict[str, Any]:
-    """Text stays readable; keys have no slashes, so a volume gives each its path."""
+    """The ConfigMap with the job's files. Its keys have no slashes; a volume gives each file its path."""
     text: dict[str, str] = {}
     binary: dict[str, str] = {}
     for name, content in files.items():
@@ -171,7 +171,7 @@ def _config_map(submission: Submission, files: Mapping[str, bytes], target: Kube
 
 
 def _key(name: str, files: Mapping[str, bytes]) -> str:
-    """A ConfigMap's keys are letters, digits, '.', '-' and '_': other names are numbered."""
+    """The key of a file: letters, digits, '.', '-' and '_'; a file with another name gets a number."""
     plain = name.replace("-", "").replace("_", "").replace(".", "")
     return name if plain.isascii() and plain.isalnum() else f"file-{list(files).index(name)}"
 
@@ -180,7 +180,7 @@ def render(submission: Submission, files: Mapping[str, bytes], target: KubeRayTa
     """Two documents, the job's files and the RayJob, for `kubectl apply -f -`.
 
     Raises:
-        JobError: options that Kubernetes would refuse.
+        JobError: Kubernetes would refuse an option.
     """
     _check(submission)
     return _yaml_text([_config_map(submission, files, target), _ray_job(submission, files, target, ray_version)])
@@ -188,7 +188,7 @@ def render(submission: Submission, files: Mapping[str, bytes], target: KubeRayTa
 
 def _yaml_text(documents: Sequence[Any]) -> str:
     """Documents as YAML: texts of several lines as blocks, so that a person can read the files; no anchors."""
-    import yaml  # not before: the help of every command would wait for it
+    import yaml  # only here: the help of every command would wait for it
 
     class Dumper(yaml.SafeDumper):
         def ignore_aliases(self, data: Any) -> bool:
@@ -253,7 +253,7 @@ def _ray_job(
 
 
 def _head(submission: Submission, files: Mapping[str, bytes], target: KubeRayTarget) -> dict[str, Any]:
-    """The head holds the driver and the cluster's state: on a machine that is not taken away, and without workers."""
+    """The head, which holds the driver and the cluster's state: on a node that is not preempted, without workers."""
     volumes, mounts = _volumes(submission, files, target)
     container: dict[str, Any] = {
         "name": "ray-head",
@@ -272,7 +272,7 @@ def _head(submission: Submission, files: Mapping[str, bytes], target: KubeRayTar
 def _volumes(
     submission: Submission, files: Mapping[str, bytes], target: KubeRayTarget
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The volumes with the job's files and the run, and where a container mounts them."""
+    """The volumes with the job's files and the run, and their mounts in a container."""
     items = [{"key": _key(name, files), "path": name} for name in files]
     volumes: list[dict[str, Any]] = [{"name": "job", "configMap": {"name": submission.id, "items": items}}]
     mounts: list[dict[str, Any]] = [{"name": "job", "mountPath": JOB_FOLDER, "readOnly": True}]
@@ -283,9 +283,9 @@ def _volumes(
 
 
 def _workers(submission: Submission, files: Mapping[str, bytes], target: KubeRayTarget) -> dict[str, Any]:
-    """The workers' pods, which may be taken away at any moment. They need only what the driver sends them.
+    """The workers' pods, which may be preempted at any moment. The driver sends them everything that they need.
 
-    The ranks of a training import its module themselves, and write the run.
+    Only the ranks of a training import its module themselves, and write the run.
     """
     gpus = int(submission.gpus_per_worker or 0)
     volumes: list[dict[str, Any]] = []
@@ -312,7 +312,7 @@ def _workers(submission: Submission, files: Mapping[str, bytes], target: KubeRay
 
 
 def _resources(cpus: int, memory: str, gpus: int) -> dict[str, Any]:
-    """Requests equal to limits: a pod that is short of memory is not the one that the kernel ends first."""
+    """Requests equal to limits, so that the kernel does not end this pod first when memory is short."""
     amounts: dict[str, Any] = {"cpu": str(cpus), "memory": memory, **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
     return {"requests": amounts, "limits": amounts}
 
@@ -325,7 +325,7 @@ def _pod(
 ) -> dict[str, Any]:
     guarded = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     return {
-        # The callback needs nothing of Kubernetes.
+        # The callback does not need the Kubernetes API.
         "automountServiceAccountToken": False,
         "securityContext": {
             "runAsNonRoot": True,
@@ -345,12 +345,12 @@ NOT_CARRIED = "not in a ConfigMap, which holds the Python files and what the job
 
 
 def job_files(job: Work, file: Path, include: Iterable[str] = (), listing: SentFiles | None = None) -> dict[str, bytes]:
-    """What the ConfigMap carries: the job file, the folder's Python files, what the job names, what is included.
+    """The files in the ConfigMap: the job file, the folder's Python files, those that the job names or --include adds.
 
-    Not the whole folder, as a manifest is kept and shown in places where its other files have no business.
+    The other files of the folder stay out, since manifests are kept and shown where those files do not belong.
 
     Raises:
-        JobError: it is more than a ConfigMap holds.
+        JobError: they are larger than a ConfigMap may be.
     """
     from landscape.model.packed_file import names_a_file, onnx_files
 
@@ -379,15 +379,15 @@ def job_files(job: Work, file: Path, include: Iterable[str] = (), listing: SentF
     return {name: read_file(file, root) for name, file in chosen.items()}
 
 
-# RayJob's own words for an end, in those of Ray's jobs.
+# RayJob's names for the ways in which a job ends → those of Ray's jobs.
 DEPLOYMENT_ENDED = {"Complete": "SUCCEEDED", "Failed": "FAILED", "ValidationFailed": "FAILED"}
 
 
 def free_attempt(submission: Submission, namespace: str | None) -> int:
-    """The first attempt that no RayJob of this cluster has had; Kubernetes would take a second one for the first.
+    """The first attempt without a RayJob in this cluster: Kubernetes would take a second one of its name for the first.
 
     Raises:
-        LandscapeError: an earlier one has not ended.
+        LandscapeError: an earlier attempt has not ended.
     """
     found = json.loads(
         ask("get", "rayjobs.ray.io", "-l", f"{BASE_LABEL}={submission.base}", "-o", "json", namespace=namespace)
@@ -404,15 +404,15 @@ def free_attempt(submission: Submission, namespace: str | None) -> int:
 
 
 def send(manifest: str, namespace: str | None) -> str:
-    """`kubectl apply -f -`; what kubectl said."""
+    """Run `kubectl apply -f -`; returns its output."""
     return ask("apply", "-f", "-", namespace=namespace, text=manifest)
 
 
 def ask(*words: str, namespace: str | None, text: str | None = None) -> str:
-    """Run kubectl; its standard output.
+    """Run kubectl; returns its standard output.
 
     Raises:
-        ClusterUnreachableError, NotFoundError, LandscapeError: it does not, or there is no kubectl here.
+        ClusterUnreachableError, NotFoundError, LandscapeError: kubectl fails, or is not installed here.
     """
     kubectl = shutil.which("kubectl")
     if kubectl is None:
@@ -429,10 +429,10 @@ def ask(*words: str, namespace: str | None, text: str | None = None) -> str:
 
 
 def kuberay_state(identifier: str, known: SentJob) -> dict[str, Any]:
-    """The state of a RayJob, asked through kubectl.
+    """The state of a RayJob, by kubectl.
 
     Raises:
-        LandscapeError: kubectl fails, or answers something else.
+        LandscapeError: kubectl fails, or does not answer with a RayJob.
     """
     answer = ask("get", "rayjobs.ray.io", identifier, "-o", "json", namespace=known.namespace or None)
     try:

@@ -1,4 +1,4 @@
-"""The options of `landscape submit` for every target, and what is refused before a job is sent."""
+"""The options of `landscape submit` for every target, and the checks before a job is sent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SendingOptions:
-    """How a job or a training is sent, to whatever target."""
+    """How a job or a training is sent, to any target."""
 
     dry_run: Flag = False
     """Print exactly what would be sent, and send nothing. No cluster is asked."""
@@ -62,7 +62,7 @@ class SubmitOptions(SendingOptions):
     """Send without trying out the callback here; for one that needs what only the cluster has."""
 
     def of_job(self, target: str, job: Job) -> SubmitOptions:
-        """With what the job file says of workers; a driver on a Ray cluster reads it there itself."""
+        """These options with the workers of the job file; on a Ray cluster the driver itself reads them there."""
         if target == "ray":
             return self
         return replace(
@@ -72,10 +72,13 @@ class SubmitOptions(SendingOptions):
         )
 
     def look(self, job: Work, file: Path, run: str, listing: SentFiles | None = None) -> None:
-        """Try out the job here, and compare what its callback opens with what travels (no listing: all is there).
+        """Try out the job here, and compare the files that its callback opens with those that are sent.
+
+        Args:
+            listing: the files that are sent; None if the cluster sees all files.
 
         Raises:
-            JobError: it would fail on the cluster.
+            JobError: the job would fail on the cluster.
         """
         from cluster.submit.dry_run import compare, look
 
@@ -95,21 +98,21 @@ class SubmitOptions(SendingOptions):
         )  # fmt: skip
 
     def cpus(self, job: Work) -> int:
-        """A worker without a GPU fills its cores; one with a GPU needs a second one to feed it."""
+        """The CPU cores of a worker: without a GPU the job's threads, with a GPU a second core to feed it."""
         if self.cpus_per_worker is not None:
             return self.cpus_per_worker
         return 2 if self.gpus_per_worker else job.threads or 1
 
 
 def tell_files(listing: SentFiles, everything: bool) -> None:
-    """List the files that are sent and those that are not: file by file, or in one line what a user might miss."""
+    """List the files that are sent and those that are not: all of them, or in one line those that a user might miss."""
     lines = listing_lines(listing) if everything else [omitted_line(listing)]
     for line in filter(None, lines):
         write_remark(line, "files")
 
 
 def follow_to_end(identifier: str, follow: Callable[[], int]) -> int:
-    """Follow a job's log to its end; Ctrl-C ends the following, and not the job."""
+    """Follow a job's log to its end; Ctrl-C ends the following, but not the job."""
     try:
         return follow()
     except KeyboardInterrupt:
@@ -119,7 +122,7 @@ def follow_to_end(identifier: str, follow: Callable[[], int]) -> int:
 
 
 def write_error(text: str) -> None:
-    """Write a part of a log to stderr, as events where this command logs JSON."""
+    """Write a part of a log to stderr, as events if this command logs JSON."""
     if as_json():
         write_remark_lines(text, "log")
         return
@@ -128,27 +131,27 @@ def write_error(text: str) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What is refused before a job is sent: settings that fail on a cluster, and files that would not be there.
+# The checks before a job is sent: settings that fail on a cluster, and files that would be missing there.
 
 
 def named_files(job: Work) -> Iterator[str]:
-    """The files that a job names, as they stand in it: weights and directions."""
+    """The files that a job names, as written in it: weights and directions."""
     for landscape in job.landscapes:
         yield from landscape.named_files()
 
 
 def named_runs(job: Work) -> Iterator[str]:
-    """The other runs that a job names, as they stand in it: those whose paths are drawn, and of snapshots."""
+    """The other runs that a job names, as written in it: those whose paths are drawn, and those of snapshots."""
     for landscape in job.landscapes:
         yield from landscape.named_runs()
 
 
 def refuse_settings(job: Job, target: str, workers_gpus: float | None, cpus: int | None, nodes: int = 1) -> None:
-    """Refuse settings that only hold on one machine, or that contradict what the cluster is asked for.
+    """Refuse settings that are only for one machine, or that contradict the resources asked of the cluster.
 
     Args:
-        workers_gpus: GPUs of each worker; None where that is left to the cluster.
-        cpus: cores of each worker, None likewise.
+        workers_gpus: GPUs of each worker; None if the cluster decides.
+        cpus: cores of each worker; None if the cluster decides.
 
     Raises:
         JobError: names the setting.
@@ -173,10 +176,10 @@ def refuse_settings(job: Job, target: str, workers_gpus: float | None, cpus: int
 
 
 def refuse_missing_files(job: Work) -> None:
-    """Refuse a job that names a file which does not exist: relative paths are looked up beside the job file.
+    """Refuse a job that names a missing file: relative paths are relative to the job file's folder.
 
     Raises:
-        JobError: names the file that is not there.
+        JobError: names the missing file.
     """
     for name in () if is_packed(job.folder) else _relative_files(job):
         if not Path(locate(name, job.folder)).is_file():
@@ -187,7 +190,7 @@ def refuse_files_left_behind(job: Work) -> None:
     """Refuse a job that names a file outside its folder, or another run, by a relative path: neither is sent.
 
     Raises:
-        JobError: names the file or the run; also where a file of the folder does not exist.
+        JobError: names the file or the run; also if a file of the folder does not exist.
     """
     if is_packed(job.folder):
         return
@@ -208,17 +211,17 @@ def refuse_files_left_behind(job: Work) -> None:
 
 
 def _relative_files(job: Work) -> list[str]:
-    """The files that a job names by relative paths; URLs and absolute paths are seen by every node."""
+    """The files that a job names by relative paths; every node can read URLs and absolute paths."""
     return [name for name in named_files(job) if "://" not in name and not Path(name).is_absolute()]
 
 
 def folder_listing(job: Work, file: Path, run: str, include: Iterable[str] = ()) -> SentFiles:
     """The listing of the job's folder; the job file, the callback and the files that the job names are always sent.
 
-    A recipe that is trained is installed there: nothing travels but what is included.
+    For the training of a recipe, which is installed there, only included files are sent.
 
     Raises:
-        JobError: one of these cannot, or all is more than can be shipped.
+        JobError: one of these files cannot be sent, or together they are too large.
     """
     if is_packed(job.folder):
         return packed_listing(job.folder, run, include)
@@ -232,5 +235,5 @@ def folder_listing(job: Work, file: Path, run: str, include: Iterable[str] = ())
 
 
 def _is_below(name: str, places: Iterable[str]) -> bool:
-    """Whether a file is one of these, or lies in one of them."""
+    """Whether a file is one of these places, or lies in one of them."""
     return any(name == place or name.startswith(f"{place}/") for place in map(os.path.normpath, places))

@@ -1,4 +1,4 @@
-"""Jobs on a Ray cluster that runs already, by its dashboard: sent, followed, asked for, cancelled."""
+"""Jobs on a running Ray cluster, through its dashboard: to send, follow, query and cancel them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from landscape.core.errors import (
 )
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
-SYSTEM_ERROR = re.compile(r"\[Errno -?\d+\] ([A-Z][a-z ]+)")  # the cause within the error of a library that says why
+SYSTEM_ERROR = re.compile(r"\[Errno -?\d+\] ([A-Z][a-z ]+)")  # the cause, in the text of a library's error
 
 
 def dashboard_address(given: str | None) -> str:
@@ -70,17 +70,17 @@ def dashboard_address(given: str | None) -> str:
 
 
 def surrounding_address() -> str:
-    """The dashboard's URL that the environment names; '' where it names none."""
+    """The dashboard's URL that the environment names; '' if it names none."""
     address = os.environ.get("RAY_ADDRESS", "")
     return os.environ.get("RAY_API_SERVER_ADDRESS") or (address if address.startswith("http") else "")
 
 
 def connect(given: str | None, allow_open: bool = False) -> Any:
-    """A `JobSubmissionClient`; the token is Ray's business (RAY_AUTH_MODE=token), and never passes through here.
+    """A `JobSubmissionClient`; Ray itself reads and sends the token (RAY_AUTH_MODE=token).
 
     Raises:
         ClusterUnreachableError: no dashboard answers, or it asks for a token that this process does not have.
-        JobError: it takes jobs from anybody, and is not called by an address on loopback.
+        JobError: it asks for no token, and its address is not a loopback address.
     """
     address = dashboard_address(given)
     _refuse_unreachable(address)
@@ -89,14 +89,14 @@ def connect(given: str | None, allow_open: bool = False) -> Any:
     from ray.job_submission import JobSubmissionClient
 
     quieten("ray")
-    # Ray would take the address of its own variables before the one that it is given.
+    # Ray would prefer the address in its own environment variables to its argument.
     with in_environment("RAY_API_SERVER_ADDRESS", address), translated_errors(address):
         return JobSubmissionClient(address)
 
 
 @contextlib.contextmanager
 def translated_errors(address: str, job: str = "") -> Iterator[None]:
-    """Turn errors of Ray and of the connection into ours; `job` is the one that is asked for."""
+    """Turn errors of Ray and of the connection into ours; `job` is the job that the caller asks for."""
     import requests
     from ray.exceptions import AuthenticationError
 
@@ -152,14 +152,14 @@ def _refuse_open(address: str) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A Ray job: what is sent, which attempts there have been, how it ended, and its cancellation.
+# A Ray job: its rendering, its attempts, its outcome, and its cancellation.
 
 POLL_SECONDS = 0.5
 
 
 def render(submission: Submission, listing: SentFiles) -> dict[str, Any]:
-    """The arguments of `JobSubmissionClient.submit_job`, and under `files` what the working directory will hold."""
-    # A recipe that is trained needs no files, and Ray takes no empty folder.
+    """The arguments of `JobSubmissionClient.submit_job`, and under `files` the files of the working directory."""
+    # The training of a recipe needs no files, and Ray does not accept an empty folder.
     shipped = {"working_dir": str(submission.folder)} if submission.training is None or listing.files else {}
     return {
         "submission_id": submission.id,
@@ -177,7 +177,7 @@ def attempts(client: Any) -> dict[str, str]:
 
 
 def send(client: Any, rendered: dict[str, Any], listing: SentFiles) -> str:
-    """Submit the job with an archive of what is listed; its submission id."""
+    """Submit the job with an archive of the listed files; returns its submission id."""
     given = {name: value for name, value in rendered.items() if name != "files"}
     with write_archive(listing) as path, translated_errors(client.get_address()):
         environment = rendered["runtime_env"]
@@ -190,7 +190,7 @@ def send(client: Any, rendered: dict[str, Any], listing: SentFiles) -> str:
 
 
 def outcome(found: Any) -> int:
-    """The exit code that a job's end stands for."""
+    """The exit code for the way in which a job ended."""
     if found.status.value == "SUCCEEDED":
         return 0
     if found.status.value == "STOPPED":
@@ -202,16 +202,16 @@ def outcome(found: Any) -> int:
 
 
 def info(client: Any, submission_id: str) -> Any:
-    """What the cluster knows of a job."""
+    """The cluster's details of a job."""
     with translated_errors(client.get_address(), submission_id):
         return client.get_job_info(submission_id)
 
 
 def cancel(client: Any, submission_id: str, clock: Callable[[], float] = time.monotonic) -> str:
-    """Ask a job to stop and wait until it has; what it came to.
+    """Ask a job to stop and wait until it has; returns its final status.
 
     Raises:
-        LandscapeError: it is still there after its time to stop has passed.
+        LandscapeError: it still runs after its time to stop.
     """
     with translated_errors(client.get_address(), submission_id):
         client.stop_job(submission_id)
@@ -225,9 +225,9 @@ def cancel(client: Any, submission_id: str, clock: Callable[[], float] = time.mo
 
 
 # ----------------------------------------------------------------------------------------------------
-# The log of a Ray job, as far as it is written or until the job ends.
+# The log of a Ray job: the part written so far, or until the job ends.
 
-# A log whose connection breaks this many times in a row without a new line is given up; the job goes on.
+# If the connection breaks this many times in a row without a new line, following ends; the job continues.
 RECONNECTS = 20
 # Only Ray's job manager writes to a job's log; a line of this form by another module is the user's own.
 RAYS_REMARK = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+\t(?:DEBUG|INFO) job_manager\.py:\d+ -- .*\n?", re.MULTILINE)
@@ -236,7 +236,7 @@ Write = Callable[[str], None]
 
 
 def log_so_far(client: Any, submission_id: str) -> str:
-    """The log as far as it is written."""
+    """The log as written so far."""
     with translated_errors(client.get_address(), submission_id):
         return fit_to_show(str(client.get_job_logs(submission_id)))
 
@@ -247,7 +247,7 @@ def fit_to_show(text: str) -> str:
 
 
 class WholeLines:
-    """Writes a text that comes in pieces line by line, as a key that is to be masked may come in two pieces."""
+    """Writes a text that arrives in pieces line by line: a key that must be masked may be split between two pieces."""
 
     def __init__(self, write: Write) -> None:
         self._write, self._begun = write, ""
@@ -260,14 +260,14 @@ class WholeLines:
             self._begun = self._begun[end:]
 
     def end(self) -> None:
-        """Write the last line, which has no end."""
+        """Write the last line, which has no line break."""
         if self._begun:
             self._write(fit_to_show(self._begun))
             self._begun = ""
 
 
 def follow(client: Any, submission_id: str, write: Write) -> int:
-    """Write the job's log as it grows, until the job ends; its exit code."""
+    """Write the job's log as it grows, until the job ends; returns the job's exit code."""
     lines = WholeLines(write)
     try:
         return _follow(client, submission_id, lines)
@@ -287,7 +287,7 @@ def _follow(client: Any, submission_id: str, write: Write) -> int:
             time.sleep(POLL_SECONDS)
             continue
         before, whole = written, False
-        with contextlib.suppress(OSError, RuntimeError):  # the connection broke: ask how the job is, then try again
+        with contextlib.suppress(OSError, RuntimeError):  # the connection broke: ask for the status, then try again
             for text in _tail(client, submission_id, written):
                 write(text)
                 written += len(text)
@@ -307,7 +307,7 @@ def _follow(client: Any, submission_id: str, write: Write) -> int:
 
 def _tail(client: Any, submission_id: str, skip: int) -> Iterator[str]:
     """The log from its character `skip` on; each connection sends it from the beginning."""
-    import asyncio  # not before: the help of every command would wait for it
+    import asyncio  # only here: the help of every command would wait for it
 
     with asyncio.Runner() as runner:
         lines = client.tail_job_logs(submission_id)
@@ -324,7 +324,7 @@ async def _next(lines: Any) -> str:
 
 
 def ray_state(client: Any, identifier: str) -> dict[str, Any]:
-    """The state of a job, asked of its dashboard."""
+    """The state of a job, from its dashboard."""
     found = info(client, identifier)
     state = str(found.status.value)
     moment = found.end_time if state in ENDED else found.start_time
@@ -339,17 +339,17 @@ def ray_state(client: Any, identifier: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RayTarget:
-    """A Ray cluster that is there, through its dashboard."""
+    """A running Ray cluster, through its dashboard."""
 
     address: str | None = None
     """The dashboard's URL; default: RAY_API_SERVER_ADDRESS, RAY_ADDRESS, http://127.0.0.1:8265."""
     detach: Flag = False
-    """End when the job is accepted."""
+    """End when the job is accepted, without following its log."""
     allow_open: Flag = False
     """Also send to a cluster that is not on this machine and asks for no token."""
 
     def send(self, asked: SubmitOptions, job: Work, file: Path) -> int:
-        """Send the job and follow its log, or with --dry-run print what would be sent; the exit code."""
+        """Send the job and follow its log, or with --dry-run print what would be sent; returns the exit code."""
         submission = asked.submission(job, file, job.run_path)
         listing = folder_listing(job, file, submission.run, asked.include or ())
         tell_files(listing, asked.dry_run)
@@ -375,16 +375,16 @@ class RayTarget:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A connection to the cluster that a job was sent to, by the job's identifier alone.
+# Connecting to the cluster of a sent job, by the job's identifier alone.
 
 
 def connect_to(identifier: str, address: str | None, allow_open: bool, command: str) -> Any:
-    """A client for the cluster that a job was sent to: at `address`, else where it is remembered to be.
+    """A client for the cluster of a sent job: at `address`, else at the address remembered for the job.
 
     Raises:
-        JobError: it was not sent to Ray; says what asks of it there.
-        ClusterUnreachableError: nothing answers.
-        NotFoundError: nothing is known of the job, nor of where it may be.
+        JobError: the job was not sent to Ray; names the command to use instead.
+        ClusterUnreachableError: the cluster does not answer.
+        NotFoundError: neither the job nor its cluster is known.
     """
     known = recall(identifier)
     if known is not None and known.target != "ray" and address is None:
@@ -403,7 +403,7 @@ def connect_to(identifier: str, address: str | None, allow_open: bool, command: 
 
 
 def keep_address(identifier: str, address: str | None, allow_open: bool) -> None:
-    """Remember an address that was given for a job, once it has proved right."""
+    """Remember an address that was given for a job and has proved right."""
     known = recall(identifier)
     if address is not None and (known is None or known.address != plain_address(address)):
         kept = dashboard_address(address)
@@ -411,7 +411,7 @@ def keep_address(identifier: str, address: str | None, allow_open: bool) -> None
 
 
 def _by_hand(identifier: str, job: SentJob, command: str) -> str:
-    """The command of Slurm or Kubernetes that does what `command` would."""
+    """The command of Slurm or Kubernetes that is equivalent to `command`."""
     if job.target == "slurm":
         return f"give: tail -F {job.log}" if command == "logs" else f"give: scancel {identifier}"
     where = f"--namespace {job.namespace} " if job.namespace else ""

@@ -1,4 +1,4 @@
-"""A Slurm batch script: own head, ports and temporary folder per job, a graceful stop, and a requeue that resumes."""
+"""A Slurm batch script: a head, ports and a temporary folder for each job, a graceful stop, and requeueing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from cluster.submit.submission import (
 )
 from landscape.core.errors import ClusterUnreachableError, JobError, LandscapeError, NotFoundError, quoted
 
-WARNING_SECONDS = 60  # before the time limit: enough to commit what is in flight and to requeue
+WARNING_SECONDS = 60  # before the time limit: enough to commit results in flight and to requeue
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class SlurmTarget:
     """A line of shell that makes `landscape` available, such as 'source venv/bin/activate'."""
 
     def send(self, asked: SubmitOptions, job: Work, file: Path) -> int:
-        """Send the job, or with --dry-run print the script; the exit code."""
+        """Send the job, or with --dry-run print the script; returns the exit code."""
         refuse_missing_files(job)
         submission = asked.submission(job, file, job.run_path)
         script = render(submission, self)
@@ -73,7 +73,7 @@ def render(submission: Submission, target: SlurmTarget) -> str:
     """The script; `sbatch` reads it from its standard input.
 
     Raises:
-        JobError: options that no allocation fits.
+        JobError: no allocation fits the options.
     """
     share = _node_share(submission, target)
     _refuse_phrases(asdict(target) | {"memory": submission.memory})
@@ -86,14 +86,14 @@ def render(submission: Submission, target: SlurmTarget) -> str:
 
 @dataclass(frozen=True)
 class NodeShare:
-    """What each node gives to the job."""
+    """The resources that each node gives to the job."""
 
     cpus: int
     gpus: int
 
 
 def _node_share(submission: Submission, target: SlurmTarget) -> NodeShare:
-    """CPUs and GPUs that a node gives, the workers being spread evenly."""
+    """The CPUs and GPUs of each node, with the workers spread evenly."""
     if target.nodes < 1:
         raise JobError(f"nodes: must be at least 1, not {target.nodes}")
     if submission.workers is None:
@@ -107,7 +107,7 @@ def _node_share(submission: Submission, target: SlurmTarget) -> NodeShare:
 
 
 def _refuse_phrases(options: Mapping[str, object]) -> None:
-    """Refuse a value of several words, which would put directives of its own into the script."""
+    """Refuse a value of several words, which would add directives to the script."""
     for name, value in options.items():
         if isinstance(value, str) and ("\n" in value or (name != "setup" and " " in value)):
             raise JobError(f"{name}: must be one word of sbatch's, not {quoted(value)}")
@@ -128,7 +128,7 @@ def _header(submission: Submission, target: SlurmTarget, share: NodeShare) -> st
         ("open-mode", "append"),
         ("signal", f"B:USR1@{WARNING_SECONDS}"),
         ("requeue", ""),
-        # One of this name at a time: two drivers on one run would only refuse each other.
+        # One job of this name at a time: of two drivers on one run, one would refuse to start.
         ("dependency", "singleton"),
     ]
     lines = [
@@ -241,7 +241,7 @@ exit "$code"
 
 
 def send(script: str) -> str:
-    """Hand the script to sbatch; the job's number.
+    """Pass the script to sbatch; returns the job's number.
 
     Raises:
         LandscapeError: there is no sbatch here, or it refuses.
@@ -261,7 +261,7 @@ SEPARATOR = "|"
 
 
 def slurm_state(identifier: str, known: SentJob) -> dict[str, Any]:
-    """squeue knows jobs that have not ended or did so a moment ago, sacct the others, where the site keeps accounts."""
+    """The state of a job: from squeue until shortly after its end, then from sacct, if the site keeps accounts."""
     waiting = _slurm_answer("squeue", "--noheader", f"--jobs={identifier}", "--format=%T|%S|%r")
     if waiting:
         state, start, reason = waiting
@@ -283,7 +283,7 @@ def slurm_state(identifier: str, known: SentJob) -> dict[str, Any]:
 
 
 def _slurm_answer(tool: str, *words: str) -> list[str] | None:
-    """The fields of the first line of what a tool of Slurm's prints; None where it knows no such job."""
+    """The fields of the first line of output of one of Slurm's tools; None if it does not know the job."""
     path = shutil.which(tool)
     if path is None:
         if tool == "sacct":
@@ -296,7 +296,7 @@ def _slurm_answer(tool: str, *words: str) -> list[str] | None:
 
 
 def _moment(text: str) -> str | None:
-    """Slurm's local time, as the others give theirs."""
+    """Slurm's local time, in the format of the other targets."""
     try:
         return datetime.fromisoformat(text).astimezone(UTC).isoformat(timespec="seconds")
     except ValueError:

@@ -31,9 +31,9 @@ class SentTraining:
 
     Attributes:
         what: a recipe's name or 'module:function'.
-        folder: where the module lies.
-        run: as it was given.
-        options: words of the command that it was asked with.
+        folder: the module's folder.
+        run: as the user gave it.
+        options: the words of the user's command.
     """
 
     what: str
@@ -51,11 +51,11 @@ class SentTraining:
 
     @property
     def problem(self) -> str | None:
-        """'module:function', whose files travel; None for a recipe, which is installed there."""
+        """'module:function', whose files are sent; None for a recipe, which is installed on the cluster."""
         return self.what if ":" in self.what else None
 
     def content(self) -> dict[str, Any]:
-        """What decides its name beside the run."""
+        """The part of the training that, with the run, decides its name."""
         return {"train": self.what, "options": list(self.options)}
 
 
@@ -63,16 +63,16 @@ Work = Union["Job", SentTraining]
 
 
 def has_files(work: Work) -> bool:
-    """Whether a folder is sent with it."""
+    """Whether a folder is sent with the job or training."""
     return not isinstance(work, SentTraining) or work.problem is not None
 
 
 # KubeRay refuses names above 47 characters; "landscape-", a digest of 8 and an attempt leave this many.
 LONGEST_NAME = 24
-# A driver that is told to stop has so long to commit what is in flight. Ray's default is 3 s until SIGKILL.
+# A driver that is told to stop has this long to commit results in flight. Ray's default is 3 s until SIGKILL.
 STOP_SECONDS = 60
-# What a driver on a cluster finds in its environment. A job ships its folder with its runtime environment, and the
-# driver ships it once more to its workers: without the second variable Ray takes that for a conflict.
+# Environment variables of a driver on a cluster. A job sends its folder in its runtime environment, and the driver
+# sends the folder again to its workers: without the second variable Ray would treat this as a conflict.
 DRIVER_ENVIRONMENT = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS), "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1"}
 
 
@@ -81,14 +81,15 @@ class Submission:
     """One job on its way to a cluster.
 
     Attributes:
-        folder: the job file's folder, as the user named it; of a training, that of its module.
+        folder: the job file's folder, as the user named it; for a training, that of its module.
         file: the job file's name in it; empty for a training.
-        run: an absolute folder or a URL; a relative one would lie in the shipped copy, and be lost with it.
-        digest: 8 hexadecimal digits of the job and its run: the same job has the same name again.
-        attempt: from 1; Ray and Kubernetes take each name once.
-        log_format: what the driver's log is there: the one of the command that sends it.
-        training: what is trained; None for a job of landscapes.
-        cpus_per_worker, memory: what Kubernetes and Slurm give a worker, and Slurm a node.
+        run: an absolute folder or a URL; a relative folder would lie in the sent copy, and be lost with it.
+        digest: 8 hexadecimal digits of the job and its run, so that the same job always gets the same name.
+        attempt: from 1; Ray and Kubernetes accept each name once.
+        log_format: of the driver's log: that of the sending command.
+        training: the training; None for a job of landscapes.
+        cpus_per_worker: CPU cores that Kubernetes and Slurm give a worker.
+        memory: that Kubernetes gives a worker, and Slurm a node.
         accept_origin: whether a landscape of another model than the user's own is computed, with a warning.
     """
 
@@ -130,10 +131,10 @@ def make_submission(
     """Check the options and name the submission; the default name is the run's last part.
 
     Args:
-        fields: further ones of the submission.
+        fields: further fields of the submission.
 
     Raises:
-        JobError: a name, number or run that no cluster could take.
+        JobError: no cluster would accept a name, number or run.
     """
     check_workers(workers)
     if gpus_per_worker is not None and gpus_per_worker < 0:
@@ -159,7 +160,7 @@ def make_submission(
 
 
 def check_name(name: str) -> str:
-    """A name as given.
+    """The name unchanged.
 
     Raises:
         JobError: Kubernetes would refuse it.
@@ -173,16 +174,16 @@ def check_name(name: str) -> str:
 
 
 def plain_name(run: str) -> str:
-    """The last part of a run's path, made to fit; 'run' where nothing of it does."""
+    """The last part of a run's path as a valid name; 'run' if none of its characters is valid."""
     last = re.sub(r"[^a-z0-9]+", "-", run.rstrip("/").rpartition("/")[2].lower())
     return last.strip("-")[:LONGEST_NAME].strip("-") or "run"
 
 
 def command(submission: Submission, file: str, address: str | None = "auto") -> list[str]:
-    """The command that the cluster runs; it is the one a user would give, so it goes on where another stopped.
+    """The command that the cluster runs: the one that a user would give, so that it resumes where another stopped.
 
     Args:
-        file: the job file there; of a training, the folder of its module, or empty for the current one.
+        file: the job file there; for a training, the folder of its module, or empty for the current folder.
     """
     training = submission.training
     if training is None:
@@ -206,13 +207,13 @@ def command(submission: Submission, file: str, address: str | None = "auto") -> 
 
 
 def first_line(text: str, limit: int = 300) -> str:
-    """The first line of a text that holds anything, cut to `limit` characters."""
+    """The first line of a text that is not blank, cut to `limit` characters."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0][:limit] if lines else ""
 
 
 def tool_missing(tool: str, target: str) -> LandscapeError:
-    """The error where the program that sends to a target is not installed here."""
+    """The error if the program that sends to a target is not installed here."""
     return LandscapeError(
         f"{target}: {tool} is not on the PATH of this machine; give the command where it is, "
         f"or write what it would send with --dry-run and send that"
@@ -220,7 +221,7 @@ def tool_missing(tool: str, target: str) -> LandscapeError:
 
 
 def job_state(identifier: str, target: str, place: str, state: str, **fields: Any) -> dict[str, Any]:
-    """What a cluster says of a job, in the same form for every target, with the keys that `--json` prints.
+    """The state of a job, in the same form for every target, with the keys that `--json` prints.
 
     Args:
         place: the address, or the namespace.
@@ -235,7 +236,7 @@ ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
 def next_attempt(base: str, known: dict[str, str]) -> int:
-    """The first attempt that no job on the cluster has had.
+    """The first attempt without a job on the cluster.
 
     Args:
         known: submission id → status.
@@ -258,9 +259,10 @@ def next_attempt(base: str, known: dict[str, str]) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A small file of the user's that says which job was sent where: `logs`, `status` and `cancel` need only an identifier.
+# A small file in the user's home that holds the cluster of each sent job: so `logs`, `status` and `cancel` need no more
+# than an identifier.
 #
-# It holds no token and no password. Where it cannot be read or written, a line says so, and the command goes on.
+# It holds no token and no password. If it cannot be read or written, a line says so, and the command continues.
 
 MOST_JOBS = 500
 LARGEST_FILE = 1 << 20
@@ -269,13 +271,13 @@ LOCK_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class SentJob:
-    """What this machine remembers of a job that was sent.
+    """A sent job as this machine remembers it.
 
     Attributes:
         target: ray, kuberay or slurm.
         address: of Ray's dashboard, without a password.
-        namespace: of Kubernetes, empty for kubectl's own.
-        log: the file that Slurm writes its log to.
+        namespace: of Kubernetes; empty for kubectl's default.
+        log: the file to which Slurm writes the job's log.
     """
 
     target: str
@@ -288,7 +290,7 @@ class SentJob:
 
 
 def jobs_file(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """The file, in the folder for state that the XDG specification names; none without a home."""
+    """The file, in the state folder of the XDG specification; None without a home folder."""
     folder = folder_of_user("XDG_STATE_HOME", ".local/state", environment)
     return folder and folder / "jobs.json"
 
@@ -316,7 +318,7 @@ def remember(identifier: str, job: SentJob) -> None:
 
 
 def recall(identifier: str) -> SentJob | None:
-    """What is remembered of a job; None for an unknown one."""
+    """The remembered job; None if it is unknown."""
     file = jobs_file()
     return None if file is None else _read(file).get(identifier)
 
@@ -332,7 +334,7 @@ def _now() -> str:
 
 
 def _read(file: Path) -> dict[str, SentJob]:
-    """All jobs, the oldest first; none, and a line, where the file is not what `_write` made."""
+    """All jobs, the oldest first; no jobs, and a remark, if the file is not one that `_write` made."""
     try:
         handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -344,7 +346,7 @@ def _read(file: Path) -> dict[str, SentJob]:
         if not stat.S_ISREG(status.st_mode):
             return _pass_over(file, "it is no file")
         if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            # Whoever can write it decides where this user's token is shown.
+            # A user who can write the file could have this user's token sent to another address.
             return _pass_over(file, "others can write it: chmod 600")
         content = stream.read(LARGEST_FILE + 1)
     try:
@@ -359,7 +361,7 @@ def _pass_over(file: Path, reason: str) -> dict[str, SentJob]:
 
 
 def _parse(content: bytes) -> dict[str, SentJob]:
-    """Raises ValueError for anything that `_write` did not write."""
+    """The jobs in a file's content; raises ValueError unless `_write` wrote it."""
     from pydantic import TypeAdapter
 
     if len(content) > LARGEST_FILE:
@@ -368,7 +370,7 @@ def _parse(content: bytes) -> dict[str, SentJob]:
 
 
 def _write(file: Path, jobs: dict[str, Any]) -> None:
-    """Whole or not at all, for this user alone."""
+    """Write the file atomically, readable by this user alone."""
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=".jobs-")  # with mode 0600
     try:
         with open(handle, "w") as stream:
