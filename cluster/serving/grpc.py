@@ -94,7 +94,7 @@ Answer = tuple[Any, Sequence[BusyTime] | None]  # a message, and the times of it
 log = logging.getLogger("landscape")
 
 
-def _with_status(answer: Callable[..., Awaitable[Answer]]) -> Callable[..., Awaitable[Any]]:
+def _send_errors(answer: Callable[..., Awaitable[Answer]]) -> Callable[..., Awaitable[Any]]:
     """Wrap a method: its errors become a gRPC status with a sentence, its times are sent as trailing metadata."""
 
     @wraps(answer)
@@ -156,13 +156,13 @@ class Rpc:
         served = self.service.find(target.model, target.version or LATEST, target.landscape)
         return served, QUESTIONS[question].parse(fields, served.info, self.service.limits)
 
-    @_with_status
+    @_send_errors
     async def Points(self, request: Any, context: Any) -> Answer:
         """The values at points."""
         fields = {"points": [tuple(point.coordinates) for point in request.points], "rise": request.rise}
         return _points_answer(*await self._ask("points", request, fields))
 
-    @_with_status
+    @_send_errors
     async def Line(self, request: Any, context: Any) -> Answer:
         """The values at even steps between two points."""
         fields = {
@@ -190,7 +190,7 @@ class Rpc:
         except Exception as error:
             await _abort(context, error)
 
-    @_with_status
+    @_send_errors
     async def Gradient(self, request: Any, context: Any) -> Answer:
         """The gradient at a point."""
         served, _, found = await self._ask("gradient", request, {"point": tuple(request.point.coordinates)})
@@ -199,7 +199,7 @@ class Rpc:
         )
         return message, found.evaluated
 
-    @_with_status
+    @_send_errors
     async def Curvature(self, request: Any, context: Any) -> Answer:
         """The second derivatives at a point."""
         served, _, found = await self._ask("curvature", request, {"point": tuple(request.point.coordinates)})
@@ -210,7 +210,7 @@ class Rpc:
         )  # fmt: skip
         return message, found.evaluated
 
-    @_with_status
+    @_send_errors
     async def Models(self, request: Any, context: Any) -> Answer:
         """All models that are served."""
         return ParseDict(await self.service.models(), messages.ModelsAnswer()), None

@@ -282,7 +282,7 @@ def make_rest_app(service: LandscapeService, guard: Guard) -> ASGIApp:
     return close_unread(app)
 
 
-def _with_refusals(answer: Callable[..., Awaitable[Response]]) -> Callable[..., Awaitable[Response]]:
+def _answer_errors(answer: Callable[..., Awaitable[Response]]) -> Callable[..., Awaitable[Response]]:
     """Wrap a method: its errors become answers. As exceptions of the application they would end the connection."""
 
     @wraps(answer)
@@ -316,7 +316,7 @@ class Rest:
         found = self._service.health()
         return json_reply(found, 200 if found["status"] == "ready" else 503)
 
-    @_with_refusals
+    @_answer_errors
     async def models(self, request: Request) -> Response:
         """All models that are served."""
         self._refuse_strangers(request)
@@ -325,7 +325,7 @@ class Rest:
 
     # -- questions about a landscape --------------------------------------------------------------------------
 
-    @_with_refusals
+    @_answer_errors
     async def ask(self, request: Request) -> Response:
         """Answer one of the questions about a landscape."""
         begin = time.perf_counter()
@@ -388,7 +388,7 @@ class Rest:
     async def on_error(self, request: Request, error: Exception) -> Response:
         """The answer that explains an error."""
         if isinstance(error, HTTPException):
-            refusal = _of_http(request, error)
+            refusal = _refusal_for_http(request, error)
             headers = {name: _in_order(value) for name, value in (error.headers or {}).items()}  # Allow
             return json_reply({"error": refusal.sentence}, refusal.status, headers)
         if isinstance(error, ClientDisconnect):
@@ -445,7 +445,7 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-def _of_http(request: Request, error: HTTPException) -> Refusal:
+def _refusal_for_http(request: Request, error: HTTPException) -> Refusal:
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         allowed = _in_order((error.headers or {}).get("Allow", "POST"))
         return Refusal(NOT_ALLOWED, f"method: must be {allowed} at this address, not {quoted(request.method)[1:-1]}")

@@ -140,39 +140,39 @@ def compare(seen: LookReport, listing: SentFiles, run: str) -> list[str]:
             (secret if why == SECRET else stay).append(name)
     if stay:
         why = listing.why_omitted(stay[0])
-        asked = " ".join(f"--include {quoted(name)}" for name in _few(_gathered(stay)))
+        asked = " ".join(f"--include {quoted(name)}" for name in _shorten(_top_folders(stay)))
         raise JobError(
-            f"problem: the job opens {_named(stay)}, which would not travel ({why}); "
+            f"problem: the job opens {_name_files(stay)}, which would not travel ({why}); "
             f"say {asked}, or --no-look to send it as it is"
         )
     found = []
     if secret:
         found.append(
-            f"the job opens {_named(secret)}, which never travels ({SECRET}); "
+            f"the job opens {_name_files(secret)}, which never travels ({SECRET}); "
             "give keys to the driver in its environment"
         )
     if outside:
         found.append(
-            f"the job opens {_named(outside)}, beyond the folder that travels; copy it beside the job file, or open it "
-            "by its whole path on a disk that every node sees: a relative path leads elsewhere there"
+            f"the job opens {_name_files(outside)}, beyond the folder that travels; copy it beside the job file, or "
+            "open it by its whole path on a disk that every node sees: a relative path leads elsewhere there"
         )
     return found
 
 
-def _gathered(names: list[str]) -> list[str]:
+def _top_folders(names: list[str]) -> list[str]:
     """The files, or their top folders if there are many files."""
     if len(names) <= MOST_NAMED:
         return names
     return list(dict.fromkeys(name.partition("/")[0] for name in names))
 
 
-def _few(names: Iterable[str]) -> list[str]:
+def _shorten(names: Iterable[str]) -> list[str]:
     return list(names)[:MOST_NAMED]
 
 
-def _named(names: list[str]) -> str:
+def _name_files(names: list[str]) -> str:
     more = f" and {len(names) - MOST_NAMED} more files" if len(names) > MOST_NAMED else ""
-    return ", ".join(quoted(name) for name in _few(names)) + more
+    return ", ".join(quoted(name) for name in _shorten(names)) + more
 
 
 # ----------------------------------------------------------------------------------------------------

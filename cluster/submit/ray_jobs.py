@@ -90,12 +90,12 @@ def connect(given: str | None, allow_open: bool = False) -> Any:
 
     quieten("ray")
     # Ray would prefer the address in its own environment variables to its argument.
-    with in_environment("RAY_API_SERVER_ADDRESS", address), translated_errors(address):
+    with in_environment("RAY_API_SERVER_ADDRESS", address), translate_errors(address):
         return JobSubmissionClient(address)
 
 
 @contextlib.contextmanager
-def translated_errors(address: str, job: str = "") -> Iterator[None]:
+def translate_errors(address: str, job: str = "") -> Iterator[None]:
     """Turn errors of Ray and of the connection into ours; `job` is the job that the caller asks for."""
     import requests
     from ray.exceptions import AuthenticationError
@@ -172,14 +172,14 @@ def render(submission: Submission, listing: SentFiles) -> dict[str, Any]:
 
 def attempts(client: Any) -> dict[str, str]:
     """The jobs of a cluster: submission id → status."""
-    with translated_errors(client.get_address()):
+    with translate_errors(client.get_address()):
         return {job.submission_id: job.status.value for job in client.list_jobs() if job.submission_id}
 
 
 def send(client: Any, rendered: dict[str, Any], listing: SentFiles) -> str:
     """Submit the job with an archive of the listed files; returns its submission id."""
     given = {name: value for name, value in rendered.items() if name != "files"}
-    with write_archive(listing) as path, translated_errors(client.get_address()):
+    with write_archive(listing) as path, translate_errors(client.get_address()):
         environment = rendered["runtime_env"]
         if "working_dir" in environment:
             environment = environment | {"working_dir": str(path)}
@@ -203,7 +203,7 @@ def outcome(found: Any) -> int:
 
 def info(client: Any, submission_id: str) -> Any:
     """The cluster's details of a job."""
-    with translated_errors(client.get_address(), submission_id):
+    with translate_errors(client.get_address(), submission_id):
         return client.get_job_info(submission_id)
 
 
@@ -213,7 +213,7 @@ def cancel(client: Any, submission_id: str, clock: Callable[[], float] = time.mo
     Raises:
         LandscapeError: it still runs after its time to stop.
     """
-    with translated_errors(client.get_address(), submission_id):
+    with translate_errors(client.get_address(), submission_id):
         client.stop_job(submission_id)
         end = clock() + STOP_SECONDS + 30
         while clock() < end:
@@ -237,7 +237,7 @@ Write = Callable[[str], None]
 
 def log_so_far(client: Any, submission_id: str) -> str:
     """The log as written so far."""
-    with translated_errors(client.get_address(), submission_id):
+    with translate_errors(client.get_address(), submission_id):
         return fit_to_show(str(client.get_job_logs(submission_id)))
 
 

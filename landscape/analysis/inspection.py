@@ -106,7 +106,7 @@ def inspect_point(
     path = open_run(run).path
     store = LandscapeStore.open(path, name)
     axes = tuple(axis.name for axis in open_run(path)[name].axes)
-    point, why = (_checked(at, axes), "") if at is not None else _chosen(path, name, len(axes))
+    point, why = (_check_point(at, axes), "") if at is not None else _choose_point(path, name, len(axes))
     prepared = prepare(recorded_job(path, store, problem, folder), reading=True)
     landscape = prepared.landscapes[0]
     refuse_too_far("at", point, landscape.plan.precision)
@@ -123,7 +123,7 @@ def inspect_point(
     )  # fmt: skip
 
 
-def _checked(at: Sequence[float], axes: Sequence[str]) -> tuple[float, ...]:
+def _check_point(at: Sequence[float], axes: Sequence[str]) -> tuple[float, ...]:
     """The checked coordinates of a point.
 
     Raises:
@@ -137,7 +137,7 @@ def _checked(at: Sequence[float], axes: Sequence[str]) -> tuple[float, ...]:
     return tuple(map(float, point))
 
 
-def _chosen(run: str, name: str, axes: int) -> tuple[tuple[float, ...], str]:
+def _choose_point(run: str, name: str, axes: int) -> tuple[tuple[float, ...], str]:
     """The first grid point whose loss is not finite, else the origin; and the reason in words."""
     surface = open_run(run)[name]
     places = np.argwhere(surface.status == NOT_FINITE)
@@ -194,7 +194,7 @@ def inspection_text(found: Inspection) -> str:
         "",
     ]
     at_origin = {layer.name: layer.statistics for layer in found.origin.layers}
-    rows = [(_named(layer), layer.statistics, at_origin.get(layer.name)) for layer in found.here.layers]
+    rows = [(_layer_label(layer), layer.statistics, at_origin.get(layer.name)) for layer in found.here.layers]
     lines += _table("layer", rows)
     if found.here.gradients is not None:
         there = {gradient.layer: gradient.statistics for gradient in found.origin.gradients or ()}
@@ -262,7 +262,7 @@ def _number(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:.3g}"
 
 
-def _named(layer: WatchedLayer) -> str:
+def _layer_label(layer: WatchedLayer) -> str:
     return layer.name if layer.kind == "operation" else f"{layer.name} ({layer.kind})"
 
 

@@ -360,7 +360,7 @@ def compare_landscapes(
     """
     asked = asked or Compare()
     refuse_apart(first, second)
-    prepared = [_prepared(side, problem, folder) for side in (first, second)]
+    prepared = [_prepare(side, problem, folder) for side in (first, second)]
     landscapes = [job.landscapes[0] for job in prepared]
     quantise = landscapes[1].plan.quantise or landscapes[0].plan.quantise
     stored = None not in (first.surface.loss_samples, second.surface.loss_samples)
@@ -403,7 +403,7 @@ def _refuse_patch(quantise: Quantisation | None, axes: int) -> None:
         raise JobError("patch: must lie in a plane, and these landscapes have one axis; leave patch out")
 
 
-def _prepared(side: Side, problem: Callback | None, folder: Path | None) -> PreparedJob:
+def _prepare(side: Side, problem: Callback | None, folder: Path | None) -> PreparedJob:
     return prepare(recorded_job(side.path, side.store, problem, folder), reading=True)
 
 

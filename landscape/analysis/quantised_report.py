@@ -49,8 +49,8 @@ def document(found: QuantisedComparison) -> dict[str, Any]:
         "second": {"landscape": found.second.label, "rounding": found.second.rounding},
         "samples": surface.record.num_samples,
         "axes": {axis.name: axis.coordinates.tolist() for axis in surface.axes},
-        "difference": _nested(found.difference),
-        "difference_stderr": _nested(found.stderr),
+        "difference": _nest(found.difference),
+        "difference_stderr": _nest(found.stderr),
         "stderr_from": "stored losses" if found.stored else "evaluated points",
         "unpaired_over_paired": finite_or_none(found.ratio),
         "origin": {
@@ -81,7 +81,7 @@ def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def _both_losses(place: Steps | LossPatch) -> dict[str, Any]:
-    return {"unrounded": _nested(place.plain), "rounded": _nested(place.rounded)}
+    return {"unrounded": _nest(place.plain), "rounded": _nest(place.rounded)}
 
 
 def lines_of(found: QuantisedComparison) -> list[str]:
@@ -96,7 +96,7 @@ def lines_of(found: QuantisedComparison) -> list[str]:
         *_of_grid(found),
     ]
     if found.bits:
-        lines += ["loss at the origin by bits:", *_aligned(found)]
+        lines += ["loss at the origin by bits:", *_align(found)]
     if found.steps is not None:
         lines.append(line_of_steps(found.steps))
     if found.patch is not None:
@@ -189,7 +189,7 @@ def line_of_steps(steps: Steps) -> str:
     )
 
 
-def _aligned(found: QuantisedComparison) -> Iterator[str]:
+def _align(found: QuantisedComparison) -> Iterator[str]:
     names = [name for name in found.plain if name != "loss"]
     rows = [("bits", "loss", *names, "difference")]
     rows += [(str(row.bits), *_values(row, names), _with_error(row.difference, row.stderr)) for row in found.bits]
@@ -209,10 +209,10 @@ def _with_error(value: float, error: float) -> str:
     return f"{number_text(value, 3)} ± {number_text(2 * error, 2)}" if math.isfinite(error) else number_text(value, 3)
 
 
-def _nested(values: Any) -> Any:
+def _nest(values: Any) -> Any:
     if np.ndim(values) == 0:
         return finite_or_none(float(values))
-    return [_nested(value) for value in values]
+    return [_nest(value) for value in values]
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -51,14 +51,14 @@ def leave_range_open(prepared: PreparedJob, starts: Sequence[float], farthest: S
     """Find nothing, for a dry run: the range is then where the search would begin."""
 
 
-def found_of(stored: LandscapeStore | None) -> FoundRange | None:
+def recorded_range(stored: LandscapeStore | None) -> FoundRange | None:
     """The range that was found when a landscape was begun; None if none was."""
     return None if stored is None else stored.record.found_range
 
 
 def with_found_range(spec: Landscape, stored: LandscapeStore | None) -> Landscape:
     """The landscape with the range that was found when it was begun, in numbers; unchanged if none was found."""
-    found = found_of(stored)
+    found = recorded_range(stored)
     if found is None or not spec.finds_range or len(found.axes) != len(spec.directions):
         return spec
     return _with_ends(spec, [axis.radius for axis in found.axes])
@@ -82,7 +82,7 @@ def with_range(
         JobError: as `find_range` does.
     """
     if not context.spec.finds_range:
-        return context, found_of(stored)
+        return context, recorded_range(stored)
     lengths = [_length(context, axis) for axis in directions]
     hints = [axis.range_at(context) for axis in context.axes]
     starts = [length if hint is None else _reach(hint) for hint, length in zip(hints, lengths, strict=True)]
@@ -223,7 +223,7 @@ def find_range(
                 raise JobError(f"{IN_NUMBERS}, as the loss along {names[axis]} {error}") from None
     axes = tuple(found[axis] for axis in range(len(names)))
     for name, how_far in zip(names, axes, strict=True):
-        _look_at(landscape.name, name, how_far, target, origin_loss)
+        _refuse_flat(landscape.name, name, how_far, target, origin_loss)
     ends = ", ".join(f"{name} ±{as_written(axis.radius)}" for name, axis in zip(names, axes, strict=True))
     stage(f"range of landscape {landscape.name}: {ends}, found by {evaluations} evaluations")
     return FoundRange(target=target, rule=rule, axes=axes, evaluations=evaluations)
@@ -240,7 +240,7 @@ def target_of(origin_loss: float, guessing: float | None) -> tuple[float, Target
     return (origin_loss, "origin") if origin_loss > LEAST_RISE else (LEAST_RISE, "least")
 
 
-def _look_at(landscape: str, name: str, axis: FoundAxis, target: float, origin_loss: float) -> None:
+def _refuse_flat(landscape: str, name: str, axis: FoundAxis, target: float, origin_loss: float) -> None:
     """Refuse a loss that is flat along an axis, and log where it does not reach the target.
 
     Raises:

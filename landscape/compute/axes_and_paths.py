@@ -251,9 +251,9 @@ def make_path(context: LandscapeContext, directions: Sequence[DirectionTensors])
     Raises:
         JobError: an axis without a range would be fitted to a path that not all axes have.
     """
-    networks = _networks(context)
+    networks = _place_networks(context)
     if context.paths:
-        return _of_runs(context, directions, networks)
+        return _place_runs(context, directions, networks)
     if networks is not None:
         return networks
     selections = [axis.snapshots for axis in context.axes]
@@ -263,11 +263,11 @@ def make_path(context: LandscapeContext, directions: Sequence[DirectionTensors])
         return None
     chosen = [context.snapshots(selection) for selection in selections if selection is not None]
     numbers = sorted({number for snapshots in chosen for number in snapshots})
-    coordinates, distance = _projected([context.state(number) for number in numbers], context, directions)
+    coordinates, distance = _project([context.state(number) for number in numbers], context, directions)
     return PathPlan(context.weights.trajectory.unit, tuple(numbers), coordinates, distance)
 
 
-def _networks(context: LandscapeContext) -> PathPlan | None:
+def _place_networks(context: LandscapeContext) -> PathPlan | None:
     """The networks that a plane runs through, at their places; None for other landscapes."""
     networks = networks_of(context.spec)
     if not networks:
@@ -276,7 +276,7 @@ def _networks(context: LandscapeContext) -> PathPlan | None:
     return PathPlan(NETWORK, tuple(range(len(networks))), corners, np.zeros(len(networks)))
 
 
-def _projected(
+def _project(
     states: Sequence[State], context: LandscapeContext, directions: Sequence[DirectionTensors]
 ) -> tuple[Floats, Floats]:
     """The coordinates of weights on the axes, [states, axes], and their distances from the axes' span."""
@@ -285,16 +285,18 @@ def _projected(
     return np.array([place for place, _ in places]), np.array([far for _, far in places])
 
 
-def _of_runs(context: LandscapeContext, directions: Sequence[DirectionTensors], networks: PathPlan | None) -> PathPlan:
+def _place_runs(
+    context: LandscapeContext, directions: Sequence[DirectionTensors], networks: PathPlan | None
+) -> PathPlan:
     """The snapshots of all runs, one path after another, followed by the networks of a plane.
 
     Raises:
         JobError: a snapshot or network is not finite, so it has no place on the axes.
     """
-    parts, records, of_walks = list[PathPlan](), list[PathRecord](), _shown_of_walks(context)
+    parts, records, of_walks = list[PathPlan](), list[PathRecord](), _shares_of_walks(context)
     for k, path in enumerate(context.paths):
         states = [context.state(snapshot) for snapshot in path.snapshots]
-        coordinates, distance = _projected(states, context, directions)
+        coordinates, distance = _project(states, context, directions)
         refuse_diverged(distance.tolist(), [context.name(snapshot) for snapshot in path.snapshots], "paths: their")
         parts.append(PathPlan(path.unit, path.numbers, coordinates, distance))
         share = shown_share(states, coordinates, context, directions)
@@ -337,7 +339,7 @@ def shown_share(
     return min(1.0, inside / whole) if whole > 0 else None
 
 
-def _shown_of_walks(context: LandscapeContext) -> list[float | None] | None:
+def _shares_of_walks(context: LandscapeContext) -> list[float | None] | None:
     """The same for random walks in place of the paths, if all axes are principal components of the paths; else None."""
     axes = [axis for axis in context.axes if isinstance(axis, PcaDirection) and axis.trajectory == "paths"]
     if len(axes) < len(context.axes):

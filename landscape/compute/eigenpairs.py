@@ -97,10 +97,10 @@ def bytes_of_bases(size: int, steps: int = STEPS) -> int:
 
 def most_steps(size: int, steps: int) -> int:
     """The most steps over P numbers while the sign of the smallest eigenvalue is open."""
-    return max(steps, min(FURTHER * steps, _within_limit(size)))
+    return max(steps, min(FURTHER * steps, _steps_within_limit(size)))
 
 
-def _within_limit(size: int) -> int:
+def _steps_within_limit(size: int) -> int:
     return curvature_limit() // (8 * size) - 1
 
 
@@ -109,7 +109,7 @@ def refuse_large_bases(size: int, steps: int) -> None:
     needed, limit = bytes_of_bases(size, steps), curvature_limit()
     if needed <= limit:
         return
-    fits = _within_limit(size)
+    fits = _steps_within_limit(size)
     fewer = f"take steps: {fits}, or " if fits >= LEAST_STEPS else ""
     raise JobError(
         f"steps: the vectors of the Lanczos method must take at most {limit} bytes, not {needed} ({min(steps, size)} "
@@ -333,10 +333,10 @@ def spectrum_of(executor: Executor, prepared: PreparedJob, ranks: tuple[int, ...
         with run_lock(kept.place):  # another process with the same job would compute the same steps
             krylov = kept_lanczos(operator, kept, ranks, loss, seed=seed, steps=steps, product=product, on_step=tell)
         found = {rank: krylov.pair(rank) for rank in ranks}
-        if flat := _flat(operator, found, loss):
+        if flat := _explain_flatness(operator, found, loss):
             kept.remove()
             raise JobError(flat)
-        pairs = {rank: _described(operator, pair, loss) for rank, pair in found.items()}
+        pairs = {rank: _make_eigenpair(operator, pair, loss) for rank, pair in found.items()}
     except JobError as error:
         if isinstance(error, _NotFiniteHessian) or not kept.is_begun:
             kept.remove()  # also the lock, which a job refused at its first product would leave behind
@@ -353,7 +353,7 @@ class _NotFiniteHessian(JobError):
     """A Hessian product is not finite; its steps must not be kept."""
 
 
-def _described(operator: HessianOperator, pair: Ritz, loss: float) -> Eigenpair:
+def _make_eigenpair(operator: HessianOperator, pair: Ritz, loss: float) -> Eigenpair:
     vector, terms = operator.layout.tensors(pair.vector), terms_of(operator.problem.observe)
     sampled = sampled_curvature(operator.executor, operator.setting, vector, pair.value, loss, terms)
     stderr = None if sampled is None or not math.isfinite(sampled.stderr) else sampled.stderr
@@ -373,7 +373,7 @@ def _loss_at(executor: Executor, setting: EvaluationSetting) -> float:
     return loss
 
 
-def _flat(operator: HessianOperator, found: Mapping[int, Ritz], loss: float) -> str:
+def _explain_flatness(operator: HessianOperator, found: Mapping[int, Ritz], loss: float) -> str:
     """Why the loss is flat along an axis; empty if it is flat along none."""
     # Over parameters only: buffers may hold masks of -inf, and counts larger than any weight.
     weights = max(1.0, length(operator.layout.vector(operator.setting.origin)))

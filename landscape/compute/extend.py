@@ -99,17 +99,17 @@ def extend(
     more = More(num_samples, observables, ranges)
     path = open_run(run).path
     refuse_unwritable(path)
-    _left(path, name, more)  # so that a refusal leaves no lock in the run
+    _missing_steps(path, name, more)  # so that a refusal leaves no lock in the run
     with writing(path):
         finished = finish_move(path)  # of a process that was killed while an extension replaced its landscape
-    if finished is not None and finished.target == name and not _left(path, name, more):
+    if finished is not None and finished.target == name and not _missing_steps(path, name, more):
         return open_run(run)
     steps = steps_left(run, name, more)
     for step in steps[1:]:  # refuse later steps before computing the first
         extension_job(run, name, step, problem, folder)
     for step in steps:
         job = extension_job(run, name, step, problem, folder)
-        opened = _computed(job, compute)
+        opened = _compute_or_drop(job, compute)
         staged = job.landscapes[0].name
         left = LandscapeStore.open(opened.path, staged).counts()
         if left[NOT_COMPUTED] or left[QUARANTINED]:
@@ -119,7 +119,7 @@ def extend(
     return open_run(run)
 
 
-def _computed(job: Job, compute: Callable[[Job], Run]) -> Run:
+def _compute_or_drop(job: Job, compute: Callable[[Job], Run]) -> Run:
     """Compute a job; if it is refused, drop the landscape that it began if that holds no value yet."""
     staged = job.landscapes[0].name
     before = LandscapeStore.find(job.run_path, staged)
@@ -138,21 +138,21 @@ def steps_left(run: str | Path, name: str, more: More) -> list[More]:
     Raises:
         JobError: nothing is asked for, or the landscape has all of it already.
     """
-    left = _left(run, name, more)
+    left = _missing_steps(run, name, more)
     if not left:
         raise JobError(f"extend: landscape {quoted(name)} has all of this already; ask for more")
     return left
 
 
-def _left(run: str | Path, name: str, more: More) -> list[More]:
-    store = _opened(open_run(run).path, name)
+def _missing_steps(run: str | Path, name: str, more: More) -> list[More]:
+    store = _open_computed(open_run(run).path, name)
     asked = list(more.one_by_one())
     if not asked:
         raise JobError("extend: needs at least one of samples, observable and range")
     return [step for step in asked if not _is_done(store, step)]
 
 
-def _opened(path: str, name: str) -> LandscapeStore:
+def _open_computed(path: str, name: str) -> LandscapeStore:
     """Open a landscape that a job has computed.
 
     Raises:
@@ -194,12 +194,12 @@ def extension_job(
         JobError: the landscape cannot be extended in this way.
     """
     path = open_run(run).path
-    store = _opened(path, name)
+    store = _open_computed(path, name)
     _refuse(store, step)
     recorded = recorded_fields(path, store, problem)
     spec = recorded["landscapes"][0] | {"name": extension_name(name)}
     if step.ranges is not None:
-        spec |= _wider(store, step.ranges)
+        spec |= _wider_axes(store, step.ranges)
     if step.num_samples is not None:
         recorded["num_samples"] = step.num_samples
     # The same tiles, unless the losses of more samples need smaller ones.
@@ -257,7 +257,7 @@ def _refuse(store: LandscapeStore, step: More) -> None:
             raise JobError(f"num_samples: must be more than the {has} of landscape {name}, not {step.num_samples}")
 
 
-def _wider(store: LandscapeStore, ranges: Ranges) -> dict[str, Any]:
+def _wider_axes(store: LandscapeStore, ranges: Ranges) -> dict[str, Any]:
     """The range and the size of the wider grid.
 
     Raises:
@@ -337,7 +337,7 @@ def _wider_size(name: str, axis: str, coordinates: np.ndarray, limits: tuple[flo
             "wider range under another name"
         )
     if below < 0 or above < 0 or below.denominator != 1 or above.denominator != 1:
-        near = (_near(first, -step, below), _near(last, step, above))
+        near = (_nearest_writable(first, -step, below), _nearest_writable(last, step, above))
         has, asked, proposed = (", ".join(map(as_written, ends)) for ends in (coordinates[[0, -1]], limits, near))
         raise JobError(
             f"ranges: must be wider than [{has}] along {axis} by whole steps of {float(step):g}, not [{asked}]; such "
@@ -351,7 +351,7 @@ def _exact(number: float) -> Fraction:
     return Fraction(repr(float(number)))
 
 
-def _near(end: Fraction, step: Fraction, wanted: Fraction) -> float:
+def _nearest_writable(end: Fraction, step: Fraction, wanted: Fraction) -> float:
     """The end moved by at least `wanted` whole steps, to a number with a finite decimal form."""
     about = max(0, math.ceil(wanted))  # the range must not be narrower than asked for
     tried = sorted(range(max(0, about - FARTHEST), about + FARTHEST), key=lambda steps: abs(steps - about))

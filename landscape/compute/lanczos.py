@@ -343,14 +343,14 @@ def sampled_curvature(
     (answer,) = _in_float64(executor, setting, asked)
     if answer.found is None:
         return _by_differences(executor, setting, direction, value, loss, terms)
-    return _summed(answer.found, terms)
+    return _sum_terms(answer.found, terms)
 
 
 def _in_float64(executor: Executor, setting: EvaluationSetting, items: Sequence[WorkItem[Answer]]) -> list[Answer]:
     try:
-        return executor.ask(_in(setting, "float64"), items)
+        return executor.ask(_in_precision(setting, "float64"), items)
     except JobError:  # many models name float32 in their code
-        return executor.ask(_in(setting, "float32"), items)
+        return executor.ask(_in_precision(setting, "float32"), items)
 
 
 def _by_differences(
@@ -363,8 +363,8 @@ def _by_differences(
     (values,) = _in_float64(executor, line, [around])
     kept = {"loss": values.samples} if terms is None else values.of_terms
     found = {name: losses for name, losses in kept.items() if losses is not None}
-    far = _summed({name: _second_difference(losses, (0, 2, 4), h) for name, losses in found.items()}, terms)
-    near = _summed({name: _second_difference(losses, (1, 2, 3), h / 2) for name, losses in found.items()}, terms)
+    far = _sum_terms({name: _second_difference(losses, (0, 2, 4), h) for name, losses in found.items()}, terms)
+    near = _sum_terms({name: _second_difference(losses, (1, 2, 3), h / 2) for name, losses in found.items()}, terms)
     if far is None or near is None or not math.isfinite(far.stderr):
         return far
     return far if math.isclose(far.stderr, near.stderr, rel_tol=SAME_ERROR) else None
@@ -375,7 +375,9 @@ def _second_difference(found: SampleValues, places: tuple[int, int, int], h: flo
     return (after - 2 * at + before) / h**2, found.weights
 
 
-def _summed(found: Mapping[str, tuple[Floats, Floats]], terms: Mapping[str, float] | None) -> SampledCurvature | None:
+def _sum_terms(
+    found: Mapping[str, tuple[Floats, Floats]], terms: Mapping[str, float] | None
+) -> SampledCurvature | None:
     """Σλ·mean and √Σλ²·SE² over the terms, whose samples are independent; a term of one sample has no error."""
     if terms is None:
         return _over_samples(*found["loss"]) if "loss" in found else None
@@ -399,7 +401,7 @@ def _over_samples(curvatures: Floats, weights: Floats) -> SampledCurvature | Non
     return SampledCurvature(mean, spread * math.sqrt(count / (count - 1)), count, curvatures)
 
 
-def _in(setting: EvaluationSetting, precision: Precision) -> EvaluationSetting:
+def _in_precision(setting: EvaluationSetting, precision: Precision) -> EvaluationSetting:
     return replace(setting, plan=replace(setting.plan, precision=precision, engine=Engine(), bfloat16_weights=False))
 
 

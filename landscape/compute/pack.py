@@ -100,9 +100,9 @@ def compare(
                 _move(model, step)
             for size in SIZES:
                 batch = moved(samples.batch(0, min(size, samples.length)), CPU, dtype)
-                mine = _observed(source[1], source[0], batch)
+                mine = _observe(source[1], source[0], batch)
                 try:
-                    other = _observed(packed[1], packed[0], batch)
+                    other = _observe(packed[1], packed[0], batch)
                 except JobError:
                     raise
                 except Exception as error:
@@ -165,7 +165,7 @@ def _gradients(model: nn.Module, observe: Observe, batch: object) -> dict[str, T
         parameter.requires_grad_(True)
     try:
         with differentiable_operations():
-            losses = [value for name, value in _observed(observe, model, batch).items() if value.requires_grad]
+            losses = [value for name, value in _observe(observe, model, batch).items() if value.requires_grad]
             total = torch.stack([value.double().sum() for value in losses]).sum()
             found = torch.autograd.grad(total, [*trained.values()], allow_unused=True, materialize_grads=True)
         return dict(zip(trained, found, strict=True))
@@ -182,7 +182,7 @@ def _move(model: nn.Module, step: float) -> None:
             parameter.add_(places.to(parameter.dtype) * (step * parameter.float().abs().mean().to(parameter.dtype)))
 
 
-def _observed(observe: Observe, model: nn.Module, batch: object) -> Mapping[str, Tensor]:
+def _observe(observe: Observe, model: nn.Module, batch: object) -> Mapping[str, Tensor]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return observe(model, batch)
@@ -365,7 +365,7 @@ class _Exporting:
     def __init__(self, prepared: PreparedJob) -> None:
         self.prepared, self.problem, self.samples = prepared, prepared.problem, prepared.samples
         self.plan: Plan = prepared.landscapes[0].plan
-        self.model = _settled_copy(self.problem, self.plan)
+        self.model = _copy_for_evaluation(self.problem, self.plan)
         self.sequences = are_sequences(self.samples)
         self.sets = {} if self.sequences else _sets_of(self.samples)
         self.graphs: dict[str, dict[str, Any]] = {}
@@ -434,7 +434,7 @@ class _Exporting:
             writer.tensors(CONSTANTS, {str(place): tensor for place, tensor in enumerate(self.constants.tensors)})
         self.named.write(writer)
         samples = self._write_samples(writer)
-        problem = {**self._described(), "modules": entries, "graphs": graphs}
+        problem = {**self._describe_problem(), "modules": entries, "graphs": graphs}
         writer.manifest({"versions": versions(), "problem": problem, "samples": samples})
 
     def _write_samples(self, writer: ArchiveWriter) -> dict[str, Any]:
@@ -455,7 +455,7 @@ class _Exporting:
             "seed": self.prepared.job.seed,
         }
 
-    def _described(self) -> dict[str, Any]:
+    def _describe_problem(self) -> dict[str, Any]:
         """The manifest's entries beside modules and graphs."""
         problem = self.problem
         return {
@@ -483,8 +483,8 @@ class _Exporting:
     def compared(self, path: Path) -> PackDeviation:
         """Compare the packed problem with its source."""
         packed = portable_problem(path)
-        theirs = _settled_copy(packed, self.plan)
-        mine = _settled_copy(self.problem, self.plan)
+        theirs = _copy_for_evaluation(packed, self.plan)
+        mine = _copy_for_evaluation(self.problem, self.plan)
         return compare((mine, self.problem.observe), (theirs, packed.observe), self.samples, self.plan)
 
 
@@ -495,7 +495,7 @@ def _names_types(values: Any) -> bool:
     return isinstance(values, list) and any(map(_names_types, values))
 
 
-def _settled_copy(problem: Problem, plan: Plan) -> nn.Module:
+def _copy_for_evaluation(problem: Problem, plan: Plan) -> nn.Module:
     """A copy of the model as it is evaluated: in eval mode, in the plan's type, without gradients of parameters."""
     model = private_copy(problem.model)[0].cpu()
     take_to_type(model, plan)

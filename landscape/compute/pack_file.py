@@ -193,7 +193,7 @@ def describe_tree(model: nn.Module) -> tuple[list[dict[str, Any]], dict[str, Ten
             entries.append({"path": path, "same": first[id(module)]})
             continue
         first[id(module)] = path
-        entries.append({"path": path, **_described_module(path, module, tensors)})
+        entries.append({"path": path, **_describe_module(path, module, tensors)})
     return entries, tensors.by_name
 
 
@@ -213,7 +213,7 @@ class _Tensors:
         return self._names[id(tensor)]
 
 
-def _described_module(path: str, module: nn.Module, tensors: _Tensors) -> dict[str, Any]:
+def _describe_module(path: str, module: nn.Module, tensors: _Tensors) -> dict[str, Any]:
     """The entry of a module that has no entry under another path."""
     unsaved = module._non_persistent_buffers_set
     entry: dict[str, Any] = {
@@ -246,7 +246,7 @@ def inlined_layers(
     """
     norms = {path: layer for path, layer in model.named_modules() if isinstance(layer, _NormBase)}
     kinds: dict[str, Mapping[str, nn.Module]] = {"norms": norms, "rounded": rounded_layers(model)}
-    called = _called({path: layer for layers in kinds.values() for path, layer in layers.items()}, run)
+    called = _called_layers({path: layer for layers in kinds.values() for path, layer in layers.items()}, run)
     nodes = (node for graph in graphs.values() for node in graph["graph"]["nodes"])
     kept = {id(model.get_submodule(name)) for kind, name, *_ in nodes if kind == "layer"}
     return {
@@ -255,7 +255,7 @@ def inlined_layers(
     }
 
 
-def _called(layers: Mapping[str, nn.Module], run: Callable[[], object]) -> set[str]:
+def _called_layers(layers: Mapping[str, nn.Module], run: Callable[[], object]) -> set[str]:
     """The layers that are called as modules while the model runs."""
     called: set[str] = set()
     hooks = [layer.register_forward_pre_hook(lambda *_, path=path: called.add(path)) for path, layer in layers.items()]

@@ -217,7 +217,7 @@ class _Writer:
             elif node.op == "output":
                 outputs = [self._argument(value, node) for value in node.args[0]]
             else:
-                self._values[node] = self._computed(node, self._exported.module)
+                self._values[node] = self._compute_reference(node, self._exported.module)
         return {"inputs": self._inputs, "nodes": self._nodes, "outputs": outputs}
 
     def _placeholder(self, node: fx.Node) -> dict[str, Any]:
@@ -229,7 +229,7 @@ class _Writer:
         self._inputs += 1
         return {"input": self._inputs - 1}
 
-    def _computed(self, node: fx.Node, owner: nn.Module) -> Any:
+    def _compute_reference(self, node: fx.Node, owner: nn.Module) -> Any:
         """How later nodes refer to this node: by its number, or for a region by the region's outputs."""
         if "stands_for" in node.meta:
             return {"tensor": node.meta["stands_for"]}
@@ -247,9 +247,9 @@ class _Writer:
                 return None
             name = f"{packet}.{target._overloadname}"
             if name not in ALLOWED:
-                raise self._refused(node, str(target), "")
+                raise self._refusal(node, str(target), "")
             if why := _why_not(packet, node):
-                raise self._refused(node, str(target), f": {why}")
+                raise self._refusal(node, str(target), f": {why}")
             if (layer := self._layer(node)) is not None:
                 return self._add("layer", layer, [self._argument(node.args[0], node)], {})
             arguments = [self._argument(value, node) for value in node.args]
@@ -260,7 +260,7 @@ class _Writer:
             return self._add("python", PYTHON_NAMES[target], arguments, {})
         if getattr(target, "__name__", "") in ("sym_constrain_range_for_size", "_assert"):
             return None
-        raise self._refused(node, str(getattr(target, "name", lambda: target)() if callable(target) else target), "")
+        raise self._refusal(node, str(getattr(target, "name", lambda: target)() if callable(target) else target), "")
 
     def _add(self, kind: str, name: str, arguments: list[Any], options: dict[str, Any]) -> dict[str, Any]:
         self._nodes.append([kind, name, arguments, options])
@@ -271,9 +271,9 @@ class _Writer:
         name = str(node.target)
         *settings, body = _split(node, self._values)
         if "autocast" in name and self._lowered:
-            raise self._refused(node, "torch.autocast", ", in a job of precision bfloat16; pack it in float32")
+            raise self._refusal(node, "torch.autocast", ", in a job of precision bfloat16; pack it in float32")
         if "set_grad_enabled" not in name and "autocast" not in name:
-            raise self._refused(node, name, "")
+            raise self._refusal(node, name, "")
         graph_module, given = body
         places: dict[fx.Node, Any] = {}
         placeholders = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
@@ -285,7 +285,7 @@ class _Writer:
             if inner.op == "output":
                 returned = [self._argument(value, inner) for value in inner.args[0]]
             elif inner.op != "placeholder":
-                self._values[inner] = self._computed(inner, graph_module)
+                self._values[inner] = self._compute_reference(inner, graph_module)
         self._values = outer
         if "set_grad_enabled" in name and settings and settings[0] is False:
             returned = [self._add("aten", "detach.default", [value], {}) for value in returned]
@@ -337,9 +337,9 @@ class _Writer:
             return {"layout": "strided"}
         if isinstance(value, torch.memory_format):
             return {"memory_format": FORMAT_NAMES[value]}
-        raise self._refused(node, str(node.target), f", which is given a {type(value).__name__}")
+        raise self._refusal(node, str(node.target), f", which is given a {type(value).__name__}")
 
-    def _refused(self, node: fx.Node, name: str, why: str) -> JobError:
+    def _refusal(self, node: fx.Node, name: str, why: str) -> JobError:
         return JobError(
             f"model: must be made of operations that a packed graph may hold, not {quoted(name)}{why}"
             f"{place_of_node(node)}; write it with others of torch, or run the job from its source"
@@ -410,7 +410,7 @@ def export_function(
         calling.noticing = noticing
         _by_export(calling, leaves, free)
 
-    with _settled():
+    with _make_exportable():
         try:
             found = _by_export(calling, leaves, free)
         except JobError:
@@ -442,7 +442,7 @@ class _Calling(nn.Module):
         self.model = model
         self.noticing: Noticing | None = None
         # In a closure: torch restores attributes of modules, and would treat a criterion as a part of the model.
-        self._observe, self.returns_of = _noting(function, takes, what)
+        self._observe, self.returns_of = _note_structure(function, takes, what)
 
     def forward(self, *leaves: Tensor) -> tuple[Tensor, ...]:
         if self.noticing is None:
@@ -452,7 +452,7 @@ class _Calling(nn.Module):
             return self._observe(self.model, leaves)
 
 
-def _noting(
+def _note_structure(
     function: Function, takes: Any, what: str
 ) -> tuple[Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor, ...]], Callable[[], Any]]:
     """The function of leaves, and a function that returns the structure of the value after a call."""
@@ -472,7 +472,7 @@ def _noting(
 
 
 @contextlib.contextmanager
-def _settled() -> Iterator[None]:
+def _make_exportable() -> Iterator[None]:
     """Turn off what does not export (fused attention, the inspection of masks, checkpoints), and torch's output.
 
     Also make torch keep all user lines of each operation, not only those of `forward`.

@@ -201,26 +201,27 @@ def values_of(surface: Surface) -> BlockValues:
     nothing = np.full(base.status.shape, np.nan)
     losses = [surface.loss for surface in merged]
     errors = [surface.observables.get(RISE_STDERR, nothing) for surface in merged]
-    drawn = [_drawn(loss, in_log) for loss in losses]
-    held = [_held(level.record.level, level.status.shape) for level in surface.levels if level.record.level is not None]
+    drawn = [_on_drawn_scale(loss, in_log) for loss in losses]
+    levels = [(level.record.level, level.status.shape) for level in surface.levels if level.record.level is not None]
+    held = [_held_blocks(record, shape) for record, shape in levels]
     finite = drawn[0][np.isfinite(drawn[0])]
     relief = float(np.subtract(*np.percentile(finite, [95, 5]))) if finite.size else 0.0
-    return BlockValues(drawn, losses, errors, held, relief, _marked(merged[-1]))
+    return BlockValues(drawn, losses, errors, held, relief, _marked_points(merged[-1]))
 
 
-def _held(level: LevelRecord, shape: Index) -> Mask:
+def _held_blocks(level: LevelRecord, shape: Index) -> Mask:
     """The blocks that a level of this shape holds."""
     return blocks_of_tiles(from_stretches(level.blocks, tile_counts(shape, tile_shape(shape))), shape)
 
 
-def _drawn(losses: Floats, in_log: bool) -> Floats:
+def _on_drawn_scale(losses: Floats, in_log: bool) -> Floats:
     if not in_log:
         return losses
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.log10(losses)
 
 
-def _marked(surface: Surface) -> list[Index]:
+def _marked_points(surface: Surface) -> list[Index]:
     """Points of interest: minima and saddles above the noise, and the snapshots of the path."""
     found = topology_of(surface)
     kept = [pair for pair in found.pairs if pair.persistence > found.threshold]

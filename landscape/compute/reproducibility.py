@@ -111,7 +111,7 @@ def compute_reference_point(
     Raises:
         NotReproduced: this process computes other losses for these samples.
     """
-    reference = _evaluated(evaluator, point)
+    reference = _evaluate_point(evaluator, point)
     if reference is None or before is None:
         return reference
     added = _numbers(evaluator.within_memory(lambda: evaluator.evaluate(np.array([point], np.float64), before=before)))
@@ -125,7 +125,7 @@ def compute_reference_point(
     return reference
 
 
-def _evaluated(evaluator: Evaluator, point: Sequence[float]) -> ReferencePoint | None:
+def _evaluate_point(evaluator: Evaluator, point: Sequence[float]) -> ReferencePoint | None:
     try:
         points = np.array([point], np.float64)
         evaluated = evaluator.within_memory(lambda: evaluator.evaluate(points))

@@ -179,16 +179,16 @@ class OpenLandscape:
 def open_landscape(prepared: PreparedJob, landscape: PreparedLandscape) -> OpenLandscape | None:
     """Open a landscape of the job that is on disk, and check every chunk; None if it is new."""
     store = reopen_store(prepared, landscape)
-    return None if store is None else _opened(store, landscape)
+    return None if store is None else _open_for_writing(store, landscape)
 
 
 def create_landscape(prepared: PreparedJob, landscape: PreparedLandscape, tile_shape: Index) -> OpenLandscape:
     """Create a landscape on disk, with tiles of so many points per dimension of the grid."""
     store = create_store(prepared, landscape, tile_shape)
-    return _opened(store, landscape)
+    return _open_for_writing(store, landscape)
 
 
-def _opened(store: LandscapeStore, landscape: PreparedLandscape) -> OpenLandscape:
+def _open_for_writing(store: LandscapeStore, landscape: PreparedLandscape) -> OpenLandscape:
     tasks = missing_tasks(store, landscape.name)
     if landscape.extension is not None and take_over(landscape.extension, store, tasks):
         tasks = missing_tasks(store, landscape.name)
@@ -375,7 +375,7 @@ def take_over(extension: Extension, store: LandscapeStore, tasks: Iterable[Task]
         Whether anything was written.
     """
     tiles: list[Tile] = []
-    written, at_once = False, _at_once(store)
+    written, at_once = False, _tiles_at_once(store)
     for task in tasks:
         if task.path is not None and extension.gives_path:
             window = slice(*task.path)
@@ -391,7 +391,7 @@ def take_over(extension: Extension, store: LandscapeStore, tasks: Iterable[Task]
     return written
 
 
-def _at_once(store: LandscapeStore) -> int:
+def _tiles_at_once(store: LandscapeStore) -> int:
     """The number of tiles that share their syncs."""
     values_per_tile = max(1, math.prod(store.tile_shape) * store.arrays.kept_samples)
     return max(1, min(AT_ONCE, VALUES_AT_ONCE // values_per_tile))

@@ -351,7 +351,7 @@ class Differentiation:
         value, total = 0.0, self._zeros()
         with self._computing():
             for batch in self._batches(block):
-                loss = self._weighted(batch, factors)
+                loss = self._weighted_loss(batch, factors)
                 value += float(loss.detach())
                 gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
                 total += _flat(gradients)
@@ -362,7 +362,7 @@ class Differentiation:
         used = set[str]()
         with self._computing():
             for batch in self._batches(block):
-                found = torch.autograd.grad(self._weighted(batch, factors), self.parameters, allow_unused=True)
+                found = torch.autograd.grad(self._weighted_loss(batch, factors), self.parameters, allow_unused=True)
                 used |= {name for name, gradient in zip(self._names, found, strict=True) if gradient is not None}
         return set(self._names) - used
 
@@ -453,7 +453,7 @@ class Differentiation:
         stay, made = self._graphs.has_room(edges[-1][1] - edges[0][0]), list[Sequence[Tensor]]()
         for batch, (start, end) in zip(self._batches(block), edges, strict=True):
             with self._graphs.counting(end - start):
-                loss = self._weighted(batch, factors)
+                loss = self._weighted_loss(batch, factors)
                 refuse_wrong_derivatives(loss)
                 with second_derivatives():
                     gradients = torch.autograd.grad(
@@ -520,7 +520,7 @@ class Differentiation:
             weights = observed.get(WEIGHT)
             yield name, losses, torch.ones_like(losses) if weights is None else weights.detach()
 
-    def _weighted(self, batch: Batch, factors: Mapping[str, float]) -> Tensor:
+    def _weighted_loss(self, batch: Batch, factors: Mapping[str, float]) -> Tensor:
         """Σₜ fₜ·Σᵢ wᵢ·ℓᵢ of a batch, which is differentiated."""
         parts = [
             factors[name] * (weights.double() * losses.double()).sum() for name, losses, weights in self._losses(batch)

@@ -239,7 +239,7 @@ class SampleDraws:
         """
         state = np.zeros(len(self.numbers), np.uint64)
         for part in (_words(self.seed), _words(self.epoch), self.numbers.numpy().astype(np.uint64), _words(purpose)):
-            state = _mixed(state ^ part)
+            state = _mix(state ^ part)
         high = state >> np.uint64(32)
         return torch.from_numpy((high * np.uint64(bound) >> np.uint64(32)).astype(np.int64))
 
@@ -248,7 +248,7 @@ def _words(number: int) -> NDArray[np.uint64]:
     return np.array([number % 2**64], np.uint64)
 
 
-def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """A step of SplitMix64 (Steele, Lea and Flood 2014): if one input bit differs, about half of the output bits do."""
     state = state + np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -24,8 +24,8 @@ from landscape.recipes.images import (
     ImageListing,
     Photographs,
     Unreadable,
+    explain_lost_decoders,
     list_images,
-    naming_lost_decoders,
 )
 from landscape.recipes.options import epochs_in_words, for_every_optimizer, make_settings, takes_loop_options
 from landscape.recipes.resnet50 import ResNet50
@@ -185,7 +185,7 @@ def train(
         Photographs(listing, side, seed=training.seed, device=training.device, decoders=decoders, unreadable=unreadable)
         for listing in listings
     )
-    with naming_lost_decoders():
+    with explain_lost_decoders():
         result = fit(
             training, partial(ResNet50, **network), trained, held_out, settings, threads=None, problem=PROBLEM,
             report=options["report"], recorded={REMEMBERED: path},

@@ -143,7 +143,7 @@ def read_crop(path: str | Path, side: int, choose: Choose) -> np.ndarray:
             width, height = reversed(image.size) if orientation in ON_THEIR_SIDE else image.size
             crop = choose(width, height)
             scale = _decode_reduced(image, min(crop.width, crop.height) / side)
-            return _resized(_upright(_in_colours(image), orientation), crop, scale, side)
+            return _resize_crop(_turn_upright(_to_colours(image), orientation), crop, scale, side)
     except MemoryError:
         raise
     except UnidentifiedImageError:
@@ -170,7 +170,7 @@ def _decode_reduced(image: Image, spare: float) -> float:
     return 1.0
 
 
-def _in_colours(image: Image) -> Image:
+def _to_colours(image: Image) -> Image:
     """The image in red, green and blue, without transparency."""
     from PIL import Image
 
@@ -187,7 +187,7 @@ def _in_colours(image: Image) -> Image:
     return image.convert("RGB")
 
 
-def _upright(image: Image, orientation: int) -> Image:
+def _turn_upright(image: Image, orientation: int) -> Image:
     """The image turned and mirrored as EXIF says."""
     from PIL.Image import Transpose
 
@@ -198,7 +198,7 @@ def _upright(image: Image, orientation: int) -> Image:
     return image.transpose(turns[orientation]) if orientation in turns else image
 
 
-def _resized(image: Image, crop: Crop, scale: float, side: int) -> np.ndarray:
+def _resize_crop(image: Image, crop: Crop, scale: float, side: int) -> np.ndarray:
     """The crop at side × side pixels, uint8 [3, side, side].
 
     Args:
@@ -440,7 +440,7 @@ class ImageLoader:
 
 
 @contextmanager
-def naming_lost_decoders() -> Iterator[None]:
+def explain_lost_decoders() -> Iterator[None]:
     """Explain the error of a killed decoder, which torch raises anywhere in this process.
 
     Raises:

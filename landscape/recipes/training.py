@@ -65,10 +65,10 @@ class ScaledSteps:
         """Take the step for this loss."""
         self._optimizer.zero_grad()
         (loss if self._scale == 1 else loss * self._scale).backward()  # type: ignore[no-untyped-call]
-        if self._scale == 1 or isinstance(self._optimizer, THOR) or self._unscaled():
+        if self._scale == 1 or isinstance(self._optimizer, THOR) or self._divide_gradients():
             self._optimizer.step()
 
-    def _unscaled(self) -> bool:
+    def _divide_gradients(self) -> bool:
         """Divide the gradients by the scale; whether they are finite."""
         groups = self._optimizer.param_groups
         gradients = [parameter.grad for group in groups for parameter in group["params"] if parameter.grad is not None]
@@ -294,7 +294,7 @@ def fit(
         if not is_done:
             network = training.prepare(model)
             loop = Loop(training, network, optimizer, collector, data, settings, kept, progress)
-        with _closing(optimizer):
+        with _remove_hooks(optimizer):
             for epoch in range(done, settings.epochs):
                 pace = loop.train(epoch, int(progress.get("batch", 0)) if epoch == done else 0)
                 accuracy, loss = evaluate(model, held_out, training)
@@ -315,7 +315,7 @@ def _collector_of(
 
 
 @contextmanager
-def _closing(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+def _remove_hooks(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """When the block ends, remove the hooks of the optimiser from the model, if it has any."""
     try:
         yield

@@ -83,8 +83,8 @@ def both_ways(
     names = list(_numbers(wholes[0]))
     along = {name: np.concatenate([part[name] for part in between]) for name in between[0]}
     return (
-        _described(t, ways[0], {name: along[name][: points - 2] for name in along}, wholes, at_second, names),
-        _described(t, ways[1], {name: along[name][points - 2 :] for name in along}, wholes, at_second, names),
+        _make_values(t, ways[0], {name: along[name][: points - 2] for name in along}, wholes, at_second, names),
+        _make_values(t, ways[1], {name: along[name][points - 2 :] for name in along}, wholes, at_second, names),
     )
 
 
@@ -95,7 +95,7 @@ def _numbers(values: Values) -> dict[str, Floats]:
     return {**values.mean, **errors, **rise}
 
 
-def _described(
+def _make_values(
     t: Floats, places: Floats, inner: Mapping[str, Floats], ends: Sequence[Values], second: Values, names: Sequence[str]
 ) -> Values1D:
     first, last = (_numbers(end) for end in ends)
@@ -328,7 +328,7 @@ def connect(
     matched, products = None, None
     if match:
         matched = job.folder / f"{name}-matched.safetensors"
-        ends[1], products = _matched(prepared, ends[0], ends[1], table, matched)
+        ends[1], products = _match(prepared, ends[0], ends[1], table, matched)
     executors = executors or local_executors(stop)
     file = bend if bend is not None else job.folder / f"{name}-bend.safetensors"
     _make_bend(prepared, ends, kind, training or BendTraining(), file, executors, on_epoch)
@@ -411,7 +411,7 @@ def _ways(
     return line, curve
 
 
-def _matched(
+def _match(
     prepared: PreparedJob, first: State, second: State, table: Mapping[str, Sequence[str | None]] | None, file: Path
 ) -> tuple[State, tuple[float, float]]:
     """Match the second network's units to the first, and keep the result in a file; returns it, and inner products."""

@@ -255,10 +255,10 @@ def _batches(samples: Samples, batch_size: int, generator: torch.Generator) -> I
         return
     order = torch.randperm(samples.length, generator=generator)
     for begin in range(0, samples.length, batch_size):
-        yield partial(map_tensors, partial(_chosen, order[begin : begin + batch_size]), rows)
+        yield partial(map_tensors, partial(_pick, order[begin : begin + batch_size]), rows)
 
 
-def _chosen(places: Tensor, tensor: Tensor) -> Tensor:
+def _pick(places: Tensor, tensor: Tensor) -> Tensor:
     return tensor[places.to(tensor.device)]
 
 
@@ -316,10 +316,10 @@ def point_on(kind: Curve, networks: tuple[State, State, State], t: float) -> dic
     shares = curve_shares(kind, np.array([t]))[0].tolist()
     if t in (0.0, 1.0):
         return {name: tensor.clone() for name, tensor in networks[int(t)].items()}
-    return {name: _mixed([network[name] for network in networks], shares) for name in networks[0]}
+    return {name: _mix([network[name] for network in networks], shares) for name in networks[0]}
 
 
-def _mixed(tensors: list[Tensor], shares: list[float]) -> Tensor:
+def _mix(tensors: list[Tensor], shares: list[float]) -> Tensor:
     first = tensors[0]
     if not first.is_floating_point() or all(torch.equal(first, other) for other in tensors[1:]):
         return first.clone()
@@ -385,7 +385,7 @@ def train_bend(
             raise Interrupted("interrupted; the bend is not kept: the same call trains it anew")
         return take_steps(model, samples, observe, asked, (first, second), asked.reached, place)
 
-    found = _trained(
+    found = _train_epochs(
         first, second, kind, plan, steps_per_epoch(samples, plan), carry_out, EpochHooks(on_epoch=on_epoch), start
     )
     return replace(found, bend=_with_second_names(model, found.bend))
@@ -421,16 +421,16 @@ def train_by(
         (answer,) = executor.ask(setting, [asked.about(ends, executor.share(asked.reached))])
         return answer
 
-    return _trained(first, second, kind, training, steps_per_epoch(samples, training), carry_out, along)
+    return _train_epochs(first, second, kind, training, steps_per_epoch(samples, training), carry_out, along)
 
 
-def _trained(
+def _train_epochs(
     first: State, second: State, kind: Curve, training: BendTraining, steps: int,
     carry_out: Callable[[StepsOfBend], Stepped], along: EpochHooks, start: State | None = None,
 ) -> Bend:  # fmt: skip
     progress = along.known
     if progress is None:
-        middle = {name: _mixed([first[name], second[name]], [0.5, 0.5]) for name in first}
+        middle = {name: _mix([first[name], second[name]], [0.5, 0.5]) for name in first}
         progress = BendProgress(Reached(dict(start or middle)))
     for epoch in range(len(progress.losses), training.epochs):
         reached, losses = progress.reached, list[float]()

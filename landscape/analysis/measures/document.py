@@ -203,20 +203,20 @@ def add(run: str, settings: Mapping[str, Any], entry: Entry, samples: Mapping[st
     known = read(run)
     kept = known.entries if known is not None and known.settings == settings else {}
     file = _keep(run, samples) if samples else ""
-    entries = _ordered({**kept, entry.label: _joined(kept.get(entry.label), entry, file)})
+    entries = _order({**kept, entry.label: _join(kept.get(entry.label), entry, file)})
     other = known.other if known else {k: v for k, v in read_measures(run).items() if k not in OURS}
     write_file(run, Measures(dict(settings), entries, other).document())
     _sweep(run, {entry.file for entry in entries.values()})
     return bool(known and known.entries and not kept)
 
 
-def _joined(known: Entry | None, entry: Entry, file: str) -> Entry:
+def _join(known: Entry | None, entry: Entry, file: str) -> Entry:
     if known is None or known.weights != entry.weights:
         return replace(entry, file=file)
     return replace(entry, file=file, rows=known.rows | entry.rows, layers=entry.layers or known.layers)
 
 
-def _ordered(entries: dict[str, Entry]) -> dict[str, Entry]:
+def _order(entries: dict[str, Entry]) -> dict[str, Entry]:
     """Snapshots by number, then other weights in the order of their addition."""
     numbered = sorted(
         (entry for entry in entries.values() if entry.number is not None), key=lambda entry: entry.number or 0

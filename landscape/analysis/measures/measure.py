@@ -150,7 +150,7 @@ def measure(
     lines = base.along(draws, [COORDINATES] * len(draws))
     rises = rises_of(lines, DISTANCES, base.terms)
     target, radii = radii_of(base, draws, lines)
-    rows = {LOSS: _loss(lines[0])} | rises.rows() | {RADIUS: _noted(radius_row(radii), target)} | worst.rows
+    rows = {LOSS: _loss(lines[0])} | rises.rows() | {RADIUS: _add_note(radius_row(radii), target)} | worst.rows
     stage(f"{label}: curvature")
     loss = float(mean_of(lines[0])[len(DISTANCES)])
     curved = curvature_rows(slope, loss, kept)
@@ -187,7 +187,7 @@ def _loss(line: Values) -> MeasureRow:
     return row_of(float(mean_of(line)[place]), float(line.stderr["loss"][place]))
 
 
-def _noted(row: MeasureRow, target: float) -> MeasureRow:
+def _add_note(row: MeasureRow, target: float) -> MeasureRow:
     text = "; ".join(filter(None, (row.note, f"to a rise of {target:.3g}")))
     return replace(row, note=text)
 
