@@ -386,9 +386,9 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 @dataclass(frozen=True)
 class Fold:
-    """One convolution with the batch normalisation after it, and the convolution that stands for both.
+    """A convolution, the batch normalisation after it, and the convolution that replaces both.
 
-    w′ = w·s, b′ = β + (b − μ)·s with s = γ/√(σ² + ε) per output channel, anew for every point, as any may move.
+    w′ = w·s, b′ = β + (b − μ)·s with s = γ/√(σ² + ε) per output channel; recomputed at every point, as all may move.
     """
 
     convolution: nn.Module
@@ -396,11 +396,11 @@ class Fold:
     folded: nn.Module
 
     def refresh(self) -> None:
-        """Fold the weights that the model has now."""
+        """Fold the model's current weights."""
         norm, mean, variance = self.norm, self.norm.running_mean, self.norm.running_var
         assert mean is not None
         assert variance is not None
-        # In float32 at least: the model may hold all of these in bfloat16, in which a layer does not compute either.
+        # In float32 at least: the model may hold these in bfloat16, but a layer does not compute in bfloat16 either.
         mean, variance = at_least_float32(mean), at_least_float32(variance)
         scale = (variance + norm.eps).rsqrt()
         if norm.weight is not None:
@@ -421,13 +421,13 @@ class Folded(Rewrite):
 
     @classmethod
     def applies(cls, target: RewriteTarget) -> bool:
-        """Whether statistics are fixed and some batch norm follows a convolution of its own."""
+        """Whether statistics are fixed and a batch norm is the sole consumer of a convolution."""
         return target.plan.statistics.fixed and bool(fold_norms(fx.symbolic_trace(target.model)))
 
     @classmethod
     def check(cls, target: RewriteTarget) -> None:
-        """Raises ValueError where statistics are taken from the layers' inputs, which folded layers no longer see."""
-        # With statistics of each batch there are no running ones, so that `install` finds nothing to fold.
+        """Raises ValueError if statistics are taken from the layers' inputs, which folded layers do not see."""
+        # With batch statistics there are no running ones, so `install` finds nothing to fold.
         if target.plan.statistics.recalibrated:
             raise ValueError(
                 f"batch_norm: must not be {target.plan.batch_norm} for folded layers, which compute no statistics"
@@ -435,7 +435,7 @@ class Folded(Rewrite):
 
     @classmethod
     def install(cls, target: RewriteTarget, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
-        """Fold in the graph all batch norms that can be, except after layers that are taken."""
+        """Fold all batch norms of the graph that can be folded, except after taken layers."""
         folds = [] if graph is None else fold_norms(graph, taken)
         if not folds and not taken:
             raise ValueError("no convolution is followed by a batch normalisation of its own")
@@ -448,12 +448,12 @@ class Folded(Rewrite):
 
 
 def fold_norms(model: fx.GraphModule, leave: frozenset[nn.Module] = frozenset()) -> list[Fold]:
-    """Fold each batch norm that is the sole consumer of a convolution; `leave` these convolutions as they are."""
+    """Fold each batch norm that is the sole consumer of a convolution, except of the convolutions in `leave`."""
     return [_fold(model, *pair) for pair in _find_foldable(model, leave)]
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
-    """The tensor itself, or in float32 where its type is a smaller one."""
+    """The tensor, converted to float32 if its type is smaller."""
     return tensor if tensor.itemsize >= 4 else tensor.float()
 
 
@@ -506,7 +506,7 @@ def _fold(model: fx.GraphModule, convolution: fx.Node, norm: fx.Node) -> Fold:
 class ChannelsLast(Rewrite):
     """Lays out convolution weights of two and three dimensions with their input channel innermost.
 
-    Whoever sets the weights lays them out as `layouts` says.
+    The code that sets the weights reads `layouts`.
     """
 
     layouts: ClassVar = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -514,7 +514,7 @@ class ChannelsLast(Rewrite):
     @classmethod
     def applies(cls, target: RewriteTarget) -> bool:
         """Whether a parameter has four or five dimensions."""
-        return any(each.dim() in cls.layouts for each in target.model.parameters())
+        return any(parameter.dim() in cls.layouts for parameter in target.model.parameters())
 
     @classmethod
     def install(cls, target: RewriteTarget, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:

@@ -1,7 +1,7 @@
 """Kernels of the CPU: a layer with the addition and the ReLU after it, layers of 8 bits, max-pooling by maxima.
 
-One kernel computes a layer together with the residual addition and the ReLU after it: the output is written once instead
-of two or three times. The kernels are oneDNN's, as torch's own compiler calls them
+One kernel computes a layer together with the residual addition and the ReLU after it: the output is written once, not
+two or three times. The kernels are oneDNN's, as torch's own compiler calls them
 (`torch._inductor.fx_passes.mkldnn_fusion`). They have no public name in torch: if they are missing, nothing is fused.
 """
 
@@ -438,7 +438,7 @@ POOLING = (max_pool2d, torch.max_pool2d)
 
 
 class PoolingByMaxima(TorchFunctionMode):
-    """While active, 2-D max-pooling is `pool_by_maxima`. Where gradients are on it is not, as at ties they differ."""
+    """While active and gradients are off, 2-D max-pooling is `pool_by_maxima`; at ties its gradients differ."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -455,8 +455,8 @@ class PoolingByMaxima(TorchFunctionMode):
 def pool_by_maxima(input: Tensor, *window: Any, **options: Any) -> Any:
     """`max_pool2d` by elementwise maxima of strided views: the same values to the bit, NaN included.
 
-    torch's own kernel on the CPU walks window by window and is not vectorised over contiguous images, where this is
-    several times faster. What has no such form (indices, ceil_mode, integers) is left to torch.
+    torch's CPU kernel walks window by window and is not vectorised over contiguous images; this is several times
+    faster. Calls without such a form (indices, ceil_mode, integers) are left to torch.
     """
     pooling = _Window.of(input, *window, **options)
     with torch._C.DisableTorchFunction():
@@ -479,7 +479,7 @@ def use_maxima(graph: fx.GraphModule) -> None:
 
 
 class Maxima(Rewrite):
-    """Max-pooling by elementwise maxima: changed once in a graph, else by a mode that is asked at every function."""
+    """Max-pooling by elementwise maxima: replaced once in a graph, or by a mode that sees every function call."""
 
     compiler_passes = (use_maxima,)
 
@@ -488,7 +488,7 @@ class Maxima(Rewrite):
 
     @classmethod
     def applies(cls, target: RewriteTarget) -> bool:
-        """Whether the device is a CPU and `observe` pools in two dimensions, seen with the first batch."""
+        """Whether the device is a CPU and `observe` of the first batch pools in two dimensions."""
         if target.device.type != "cpu":
             return False
         mode = PoolingByMaxima()
@@ -498,7 +498,7 @@ class Maxima(Rewrite):
 
     @classmethod
     def install(cls, target: RewriteTarget, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
-        """Change the pooling in the graph; without one by a mode that is active during every call."""
+        """Replace the pooling in the graph; without a graph, by a mode that is active during every call."""
         if graph is None:
             return cls(PoolingByMaxima())
         use_maxima(graph)
@@ -519,14 +519,14 @@ class _Window:
         cls, input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
         ceil_mode: bool = False, return_indices: bool = False,
     ) -> _Window | None:  # fmt: skip
-        """The window of a call to `max_pool2d`; None where it is one to leave alone."""
+        """The window of a call to `max_pool2d`; None if the call is left to torch."""
         if ceil_mode or return_indices or not input.is_floating_point() or input.dim() < 3:
             return None
         size = _pair(kernel_size)
         return cls(size, size if stride in (None, [], ()) else _pair(stride), _pair(padding), _pair(dilation))
 
     def pool(self, images: Tensor) -> Tensor:
-        """Rows first, whose views are contiguous, then columns."""
+        """Pool rows first, whose views are contiguous, then columns."""
         if any(self.padding):
             rows, columns = self.padding
             images = nn.functional.pad(images, (columns, columns, rows, rows), value=float("-inf"))
