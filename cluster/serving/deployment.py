@@ -1,4 +1,4 @@
-"""Replicas on Ray Serve: how many, on what, and the handle by which they are asked."""
+"""Replicas on Ray Serve: their number, their resources, and the handle that calls them."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from landscape.core.grid import Floats
 
 APPLICATION, LOOPBACK = "landscape", "127.0.0.1"
 ONGOING = 10_000  # requests of a replica: the service's own queue bounds them
-REQUESTS_PER_REPLICA = 8.0  # on the average, above which another replica is started
-MOST_HANDED_OVER = 512  # requests that Serve hands over at once
-TRIES, PAUSE_SECONDS = 60, 0.25  # of a request whose replica has died: another one is started meanwhile
+REQUESTS_PER_REPLICA = 8.0  # above this average another replica is started
+MOST_HANDED_OVER = 512  # requests that Serve passes on at once
+TRIES, PAUSE_SECONDS = 60, 0.25  # for a request whose replica has died, while another replica starts
 
 log = logging.getLogger("landscape")
 
 
 @dataclass(eq=False)
 class _Request:
-    """One of the requests that Serve hands over together; each may be cancelled alone."""
+    """One of the requests that Serve passes on together; each may be cancelled alone."""
 
     key: str
     points: Floats
@@ -46,7 +46,7 @@ class _Request:
     _dropped: bool = False
 
     async def answer(self, points: Callable[[str, Floats], Coroutine[Any, Any, ComputedValues | Refusal]]) -> Any:
-        """Its answer; None where nobody waits for it any more."""
+        """The request's answer; None if the client no longer waits."""
         if self._dropped:
             return None
         self._task = asyncio.create_task(points(self.key, self.points))
@@ -54,7 +54,7 @@ class _Request:
         return None if self._task.cancelled() else self._task.result()
 
     def drop(self) -> None:
-        """Compute no more of it."""
+        """Cancel its computation."""
         self._dropped = True
         if self._task is not None:
             self._task.cancel()
@@ -70,13 +70,13 @@ class ServedReplica(Replica):
 
     @serve.multiplexed(max_num_models_per_replica=LANDSCAPES)  # type: ignore[untyped-decorator]
     async def multiplexed(self, key: str) -> LoadedLandscape:
-        """A landscape that is ready; the one asked for longest ago makes room."""
+        """A landscape that is ready; if there is no room, the least recently used one is dropped."""
         return await self.in_thread(self.make, key)
 
     @serve.batch(max_batch_size=MOST_HANDED_OVER, batch_wait_timeout_s=0.0, max_concurrent_batches=ONGOING)  # type: ignore[untyped-decorator]
     async def batched(self, asked: list[_Request]) -> list[ComputedValues | Refusal | None]:
-        """The answers of requests that have come together; they are batched further while others are computed."""
-        return list(await asyncio.gather(*(each.answer(self.points) for each in asked)))
+        """The answers of requests that arrived together; while others are computed, they join larger batches."""
+        return list(await asyncio.gather(*(request.answer(self.points) for request in asked)))
 
     async def ask_points(self, key: str, points: Floats) -> ComputedValues | Refusal:
         """The values at points."""
@@ -88,15 +88,15 @@ class ServedReplica(Replica):
 
 
 class RayReplicas:
-    """Calls the replicas. Where a replica dies, another one answers its request.
+    """Calls the replicas. If a replica dies, another one answers its requests.
 
-    That is safe, since values depend on the point alone: any replica computes the same bits.
+    This is safe, since values depend on the point alone: any replica computes the same bits.
     """
 
     def __init__(self, name: str, handle: Any, *, routed: bool) -> None:
         """
         Args:
-            routed: there are more landscapes than a replica holds, so requests go where theirs is loaded.
+            routed: there are more landscapes than a replica holds, so a request goes to a replica with its landscape.
         """
         self._name, self._handle, self._routed = name, handle, routed
 
@@ -109,14 +109,14 @@ class RayReplicas:
         return await self._ask("derivative", key, kind, point)  # type: ignore[no-any-return]
 
     async def describe(self, key: str) -> LandscapeInfo:
-        """What is known of a landscape once it is loaded."""
+        """The description of a landscape, which is loaded if needed."""
         return await self._ask("describe", key)  # type: ignore[no-any-return]
 
     async def _ask(self, method: str, key: str, *arguments: Any) -> Any:
-        """What a replica returns.
+        """The result of a replica's method.
 
         Raises:
-            Refusal: it refuses, or none answers for so long.
+            Refusal: the replica refuses, or no replica answers within the tries.
         """
         handle = self._handle.options(method_name=method, **({"multiplexed_model_id": key} if self._routed else {}))
         for attempt in range(TRIES):
@@ -136,7 +136,7 @@ class RayReplicas:
                     raise
                 log.info("replica: it has ended, and what it computed with it; asking another one")
                 continue
-            except Exception as error:  # of the replica's own, which a call by gRPC hands on as it is
+            except Exception as error:  # an error of the replica, which a gRPC call raises unchanged
                 raise Refusal(FAILED, f"replica: {one_line(error)}") from error
             if isinstance(answer, Refusal):
                 raise answer
@@ -144,15 +144,15 @@ class RayReplicas:
         raise Refusal(UNAVAILABLE, "replicas: none answers, each that was started has died; see the log", 5.0)
 
     def end(self) -> None:
-        """End the replicas, where the cluster is not this process's own."""
+        """End the replicas, if the cluster is not this process's own."""
         serve.delete(self._name, _blocking=False)
 
 
 def _keep_to_loopback() -> None:
-    """Have the server that Serve starts in this process listen on the loopback alone, as a private Ray does.
+    """Make the server that Serve starts in this process listen on the loopback alone, as a private Ray does.
 
-    Each replica has one, for the handles of other processes, at all addresses; it unpickles what comes, from anybody
-    where Ray asks for no token. Serve has no option for it. Ray 2.52 has no such server.
+    Each replica has such a server, at all addresses, for the handles of other processes. It unpickles every message,
+    and if Ray asks for no token, anybody may send one. Serve has no option for it. Ray 2.52 has no such server.
     """
     from ray.serve._private import replica
 
@@ -162,7 +162,7 @@ def _keep_to_loopback() -> None:
 
 
 async def _answer(response: Any) -> Any:
-    """What a replica answers; where nobody waits any more, the replica is told to stop."""
+    """The answer of a replica; if the client no longer waits, the replica is told to stop."""
     try:
         return await response
     except asyncio.CancelledError:
@@ -172,14 +172,14 @@ async def _answer(response: Any) -> Any:
 
 
 def deploy(sources: Sequence[LandscapeSource], placement: Placement, scale: ReplicaCount) -> RayReplicas:
-    """Start replicas on the Ray that is attached; returns when the first one answers.
+    """Start replicas on the attached Ray; returns when the first one answers.
 
     Raises:
         RuntimeError: Serve cannot start them.
     """
     quiet = LoggingConfig(log_level="ERROR", enable_access_log=False)
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
-    # Requests come by the handle alone: this process has servers of its own, one step nearer to the replicas.
+    # Requests come only by the handle: this process has its own HTTP and gRPC servers, without Serve's proxy.
     serve.start(http_options=HTTPOptions(location="NoServer"), logging_config=quiet)
     name = f"{APPLICATION}-{os.getpid()}"
     deployment = serve.deployment(

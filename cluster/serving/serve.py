@@ -48,7 +48,7 @@ from landscape.core.http import (
 from landscape.core.progress import stage
 from landscape.store.landscape import LandscapeStore
 
-LOOK_SECONDS = 0.1  # between two looks for a signal
+LOOK_SECONDS = 0.1  # between two checks for a signal
 DRAIN_SECONDS = 15.0  # for the answers under way; the supervisor grants 20
 KEEP_ALIVE_SECONDS = 75
 
@@ -58,12 +58,12 @@ class Serving:
     """How landscapes are served.
 
     Attributes:
-        token: what requests must bring; None for a random one, '' to ask for none.
+        token: that requests must send; None for a random one, '' for none.
         grpc_port: 0 for no gRPC.
-        replicas: MIN or MIN,MAX; None for one, and as many as find a place.
-        keep: whether served values are kept beside the runs.
+        replicas: MIN or MIN,MAX; None for one, and as many as the cluster has room for.
+        keep: whether served values are kept in the runs' folders.
         cache: MiB of values in memory.
-        queue: requests that are computed for at once, at most.
+        queue: the largest number of requests for which replicas compute at the same time.
     """
 
     host: str = "127.0.0.1"
@@ -80,18 +80,18 @@ class Serving:
 
     @property
     def is_attached(self) -> bool:
-        """Whether replicas run on a cluster, and not on a private Ray."""
+        """Whether replicas run on a cluster instead of a private Ray."""
         return (self.address or os.environ.get("RAY_ADDRESS") or "local") != "local"
 
 
 @dataclass(frozen=True)
 class ServiceResources:
-    """What a service asks of a Ray session."""
+    """The resources that a service asks of a Ray session."""
 
     workers: int | None
     folder: Path
     run_path: str
-    problem: Any = None  # nodes find runs and callbacks where they lie here: on a file system that they share
+    problem: Any = None  # nodes find runs and callbacks under the paths of this machine, on a shared file system
     device: str = "auto"
     device_ids: tuple[int, ...] | None = None
     num_gpus: float | None = None
@@ -100,7 +100,7 @@ class ServiceResources:
 
 @dataclass(frozen=True)
 class Listening:
-    """Where a service answers."""
+    """The addresses of a service."""
 
     url: str
     grpc: str
@@ -111,11 +111,11 @@ def serve_landscapes(catalog: Catalog, serving: Serving, ready: Callable[[Listen
     """Serve landscapes until a signal ends it.
 
     Args:
-        ready: is called once requests are answered.
+        ready: is called when the service begins to answer.
 
     Raises:
-        JobError: something cannot be served, or the port is taken.
-        Interrupted: a signal ended it; what was asked by then is answered.
+        JobError: a landscape cannot be served, or the port is taken.
+        Interrupted: a signal ended it; requests that had arrived by then are answered.
     """
     scale = None if serving.replicas is None else scale_of(serving.replicas, 1)
     token = new_token() if serving.token is None else serving.token
@@ -144,19 +144,18 @@ def serve_landscapes(catalog: Catalog, serving: Serving, ready: Callable[[Listen
 
 
 def handle_settings(is_attached: bool) -> dict[str, str]:
-    """How replicas are asked: settings of Serve, which it reads when it is first imported.
+    """Settings of Serve for calls of replicas, which it reads when it is first imported.
 
-    Asked by Serve's gRPC, from the event loop that answers clients, replicas and service take half the processor time
-    that calls of an actor from a loop of their own take. On a cluster the ports of replicas may be closed to this
-    process.
+    Calls by Serve's gRPC, from the event loop that answers clients, take half the processor time of actor calls from a
+    loop of their own. On a cluster the ports of replicas may be closed to this process.
     """
     settings = {"RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0"}
     if not is_attached:
-        # gRPC would ask a proxy that the environment names for replicas of this machine too.
+        # gRPC would use a proxy from the environment even for replicas on this machine.
         direct = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy") or ""  # noqa: SIM112 - as gRPC reads it
         settings |= {
             "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
-            # Values of many observables at a batch of points are more than the 4 MB that gRPC allows by itself.
+            # Values of many observables at a batch of points exceed gRPC's default limit of 4 MB.
             "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(LARGEST_MESSAGE),
             "no_grpc_proxy": f"127.0.0.1,{direct}".rstrip(","),
         }
@@ -178,7 +177,7 @@ class _ServiceRun:
     _point_files: PointFiles = field(default_factory=PointFiles, init=False)
 
     async def run(self, opened: socket.socket) -> None:
-        """Serve until a signal has come, and the answers under way are given."""
+        """Serve until a signal has arrived and the answers under way are sent."""
         replicas = _PendingReplicas()
         resolver = Resolver(
             replicas, PointCache(self.serving.cache << 20), Queue(self.serving.queue), count=self.scale.most
@@ -214,7 +213,7 @@ class _ServiceRun:
             server.should_exit = True
             await answering
             if self.serving.is_attached and replicas.target is not None:
-                replicas.target.end()  # a private Ray takes them along
+                replicas.target.end()  # a private Ray ends them itself
             resolver.end()
             self._point_files.close()
 
@@ -222,7 +221,7 @@ class _ServiceRun:
         """Carry out work that takes long.
 
         Raises:
-            Interrupted: a signal has come meanwhile.
+            Interrupted: a signal arrived meanwhile.
         """
         task = asyncio.ensure_future(work)
         while not task.done():
@@ -233,7 +232,7 @@ class _ServiceRun:
         task.result()
 
     async def _start_replicas(self, service: LandscapeService, replicas: _PendingReplicas) -> None:
-        """Start the replicas, and learn what is known of every landscape."""
+        """Start the replicas, and get the description of every landscape."""
         sources = self.catalog.sources()
         stage(f"starting {self.scale.fewest} replica{'s' if self.scale.fewest > 1 else ''}")
         replicas.target = await asyncio.to_thread(self.start, sources)
@@ -274,14 +273,14 @@ class _ServiceRun:
         return Service(listening.url, listening.grpc, listening.token, os.getpid(), runs)
 
     async def _drain(self, service: LandscapeService) -> None:
-        """Wait for the answers under way."""
+        """Wait until the answers under way are sent."""
         end = time.monotonic() + DRAIN_SECONDS
         while service.resolver.under_way and time.monotonic() < end:
             await asyncio.sleep(LOOK_SECONDS / 4)
 
 
 class _PendingReplicas:
-    """The replicas once they have started; until then every call is refused."""
+    """Stands for the replicas while they start: refuses every call until then."""
 
     target: Any = None
 
@@ -297,10 +296,10 @@ def _runs(catalog: Catalog) -> list[str]:
 
 @contextlib.contextmanager
 def _listen(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket at exactly this port, as clients are told of it.
+    """A socket at exactly this port, since clients are told the port.
 
     Raises:
-        JobError: it is taken.
+        JobError: the port is taken.
     """
     if not 0 <= port <= 65_535:
         raise JobError(f"port: must be from 0 to 65535, not {port}; 0 is any free one")
@@ -311,13 +310,13 @@ def _listen(host: str, port: int) -> Iterator[socket.socket]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What `landscape serve` refuses before anything starts.
+# The checks of `landscape serve` before anything starts.
 
 NEEDED = ("ray", "fastapi", "starlette", "uvicorn", "google.protobuf")
 
 
 def refuse_without_serve() -> None:
-    """Refuse where Ray is installed without Serve.
+    """Refuse to start if Ray is installed without Serve.
 
     Raises:
         JobError: says what to install.
@@ -325,27 +324,27 @@ def refuse_without_serve() -> None:
     for name in NEEDED:
         try:
             found = find_spec(name)
-        except ModuleNotFoundError:  # the package around it
+        except ModuleNotFoundError:  # the parent package is missing
             found = None
         if found is None:
             raise JobError(f"serve: needs the package {name}; `pip install 'loss-landscape-cluster[serve]'`")
 
 
 def refuse_token(token: str) -> None:
-    """Refuse a token that no header can carry as it is; the message does not repeat it.
+    """Refuse a token that a header cannot hold unchanged; the message does not repeat it.
 
     Raises:
-        JobError: it is one.
+        JobError: the token is such a one.
     """
     if not all("!" <= character <= "~" for character in token):
         raise JobError("token: must be visible ASCII characters without blanks, not what was given; choose another one")
 
 
 def refuse_open_service(host: str, token: str | None) -> None:
-    """Refuse a service that other machines reach and that asks for no token.
+    """Refuse a service that other machines can reach and that asks for no token.
 
     Raises:
-        JobError: it would be one.
+        JobError: the service would be such a one.
     """
     if token == "" and not is_loopback(host):
         raise JobError(f"token: must be given where the service listens beyond this machine, not '' at {host}")

@@ -1,4 +1,4 @@
-"""What is served: models by name and version, each a run or a job, and the landscapes of each."""
+"""The catalog of a service: models by name and version, each a run or a job, and the landscapes of each."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ LATEST = "latest"
 
 @dataclass(frozen=True)
 class LandscapeSource:
-    """A landscape of a version of a model, and where a replica gets it from.
+    """A landscape of a version of a model, and how a replica loads it.
 
     Attributes:
-        job: None where it is the one that the run has recorded.
-        problem, folder: the callback in place of the recorded one, and where it is looked up.
+        job: None for the job that the run has recorded.
+        problem, folder: the callback that replaces the recorded one, and where it is looked up.
     """
 
     model: str
@@ -40,7 +40,7 @@ class LandscapeSource:
 
     @property
     def key(self) -> str:
-        """What it is called among all that are served."""
+        """Its unique name in the service."""
         return f"{self.model}/{self.version}/{self.landscape}"
 
 
@@ -55,7 +55,7 @@ class Version:
     landscapes: Mapping[str, LandscapeSource] = field(repr=False)
 
     def holds(self, landscape: str) -> bool:
-        """Whether the run has a landscape of that name by now that a job computes."""
+        """Whether the run now has a landscape of that name that a job computes."""
         return (
             landscape in landscape_names(self.run) and not LandscapeStore.open(self.run, landscape).record.is_imported
         )
@@ -63,7 +63,7 @@ class Version:
 
 @dataclass(frozen=True)
 class Catalog:
-    """All that is served."""
+    """All models that are served."""
 
     models: Mapping[str, tuple[Version, ...]]
 
@@ -78,12 +78,12 @@ class Catalog:
         """The landscape that an address names.
 
         Raises:
-            Refusal: there is none; names those that there are.
+            Refusal: there is no such landscape; names the existing ones.
         """
         versions = self.models.get(model)
         if versions is None:
             raise Refusal(NOT_FOUND, f"model: {quoted(model)} is not served here; {nearest(model, self.models)}")
-        numbers = {str(each.number): each for each in versions}
+        numbers = {str(version.number): version for version in versions}
         found = versions[-1] if version == LATEST else numbers.get(version)
         if found is None:
             known = ", ".join([*numbers, LATEST])
@@ -99,11 +99,11 @@ class Catalog:
 
 
 def catalog_of(places: Sequence[str], problem: str | None = None, folder: Path | None = None) -> Catalog:
-    """The models of the places that a command names: RUN, JOB or FILE, with NAME= before it where it gets a name.
+    """The models of the places that a command names: RUN, JOB or FILE, optionally with NAME= before it.
 
     Args:
-        problem: the callback of runs; default: the one that each landscape was computed with.
-        folder: where it is looked up first.
+        problem: the callback of runs; default: the one with which each landscape was computed.
+        folder: where the callback is looked up first.
 
     Raises:
         NotFoundError: a place does not exist, or holds no landscape.
@@ -115,26 +115,26 @@ def catalog_of(places: Sequence[str], problem: str | None = None, folder: Path |
         run, job = _opened(place)
         name = name or _name_of(run)
         number = len(models.get(name, ())) + 1
-        names = _computed(run) if job is None else [each.name for each in asked_of(job).landscapes]
+        names = _computed(run) if job is None else [landscape.name for landscape in asked_of(job).landscapes]
         if not names:
             raise NotFoundError(
                 f"run {quoted(run, 300)} holds no landscape that a job computed; `landscape run JOB` computes one"
             )
         landscapes = {
-            each: LandscapeSource(name, number, each, run, job, problem if job is None else None, folder)
-            for each in names
+            landscape: LandscapeSource(name, number, landscape, run, job, problem if job is None else None, folder)
+            for landscape in names
         }
         models[name] = (*models.get(name, ()), Version(name, number, place, run, landscapes))
     return Catalog(models)
 
 
 def _computed(run: str) -> list[str]:
-    """The landscapes of a run, but for imported ones: no point of these can be computed."""
+    """The landscapes of a run, except imported ones, whose points cannot be computed."""
     return [name for name in landscape_names(run) if not LandscapeStore.open(run, name).record.is_imported]
 
 
 def _named(given: str) -> tuple[str | None, str]:
-    """The name that a place is given, and the place; a path may hold an equals sign too."""
+    """The name given to a place, and the place; a path may contain an equals sign too."""
     name, sign, place = given.partition("=")
     if not sign or Path(given).exists() or "/" in name:
         return None, given
@@ -144,7 +144,7 @@ def _named(given: str) -> tuple[str | None, str]:
 
 
 def _opened(place: str) -> tuple[str, Job | None]:
-    """The run of a place, and the job where it is a file."""
+    """The run of a place, and its job if the place is a job file."""
     if Path(place).is_file():
         job = read_job(place)
         return open_folder(job.run_path).name, job
@@ -152,35 +152,35 @@ def _opened(place: str) -> tuple[str, Job | None]:
 
 
 def _name_of(run: str) -> str:
-    """The last part of a run's path or URL, with what an address cannot hold replaced."""
+    """The last part of a run's path or URL, without characters that an address cannot contain."""
     found = re.sub(r"[^A-Za-z0-9_.-]+", "-", run.rstrip("/").rpartition("/")[2]).strip("-.")
     return found[:100] or "model"
 
 
 # ----------------------------------------------------------------------------------------------------
-# How many replicas there are, at least and at most, and how many landscapes each of them holds.
+# The least and the greatest number of replicas, and the number of landscapes that each holds.
 
-# That a replica holds at once; the one asked for longest ago makes room. As many are loaded before a service is ready,
-# so that none of them is loaded twice.
+# Landscapes that a replica holds at once; the least recently used one is dropped. Only so many are loaded before the
+# service is ready, so that none of them is loaded twice.
 LANDSCAPES = 8
 
 
 @dataclass(frozen=True)
 class ReplicaCount:
-    """How many replicas there are: at least, and at most where there is more to do."""
+    """The number of replicas: at least, and at most under load."""
 
     fewest: int = 1
     most: int = 1
 
 
 def scale_of(text: str | None, places: int) -> ReplicaCount:
-    """The numbers that a user gives as MIN or MIN,MAX; default: 1, and as many as find a place.
+    """The numbers that a user gives as MIN or MIN,MAX; default: from 1 to `places`.
 
     >>> scale_of("2", 8), scale_of("1,4", 8), scale_of(None, 8)
     (ReplicaCount(fewest=2, most=2), ReplicaCount(fewest=1, most=4), ReplicaCount(fewest=1, most=8))
 
     Raises:
-        JobError: they are no such numbers.
+        JobError: the text is neither MIN nor MIN,MAX.
     """
     if text is None:
         return ReplicaCount(1, max(1, places))

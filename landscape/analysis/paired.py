@@ -1,7 +1,7 @@
 """The difference of two mean losses over the same samples, and its standard error, pair by pair.
 
-What both losses of a sample have in common cancels, so that the paired error is far below √(se_A² + se_B²), the error
-of the difference of means over samples drawn apart.
+Noise that both losses of a sample share cancels, so the paired error is far below √(se_A² + se_B²), the error of a
+difference of means over independent samples.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ class Pairs:
 
     @property
     def difference(self) -> Floats:
-        """The second less the first."""
+        """The second minus the first."""
         return self.second - self.first
 
 
 def evaluated(executor: Executor, settings: Sequence[EvaluationSetting], points: Floats, observe: Observe) -> Pairs:
-    """Both losses at points, evaluated with each setting.
+    """Evaluate the loss at points with each of two settings.
 
     Args:
-        settings: of the first and of the second landscape; over the same samples.
+        settings: those of the first and of the second landscape, over the same samples.
         points: [P, axes].
     """
     found = [answers_at(executor, setting, points) for setting in settings]
     factors = terms_of(observe) or {}
     rows = [
         [
-            np.concatenate([each.mean["loss"] for each in values]),
-            np.concatenate([each.stderr["loss"] for each in values]),
+            np.concatenate([answer.mean["loss"] for answer in values]),
+            np.concatenate([answer.stderr["loss"] for answer in values]),
         ]
         for values in found
     ]
@@ -55,12 +55,12 @@ def evaluated(executor: Executor, settings: Sequence[EvaluationSetting], points:
 
 
 def answers_at(executor: Executor, setting: EvaluationSetting, points: Floats) -> list[Values]:
-    """The values at points, a question each, with the losses of all samples."""
+    """The values at points, by one work item for each point, with the losses of all samples."""
     return executor.ask(setting, [AtPoints(points[k : k + 1], keep=True) for k in range(len(points))])
 
 
 def of_pair(one: Values, two: Values, factors: Mapping[str, float]) -> Floats:
-    """The paired error at the points of two answers; of a loss of terms, whose samples differ, √Σ(λ·se)²."""
+    """The paired error at the points of two answers; for a loss of terms, which have separate samples, √Σ(λ·se)²."""
     if one.samples is not None and two.samples is not None:
         return _of_samples(one.samples, two.samples)
     terms = [factors[name] * _of_samples(one.of_terms[name], two.of_terms[name]) for name in one.of_terms]

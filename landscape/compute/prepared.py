@@ -1,4 +1,4 @@
-"""A job that is prepared: all that evaluating its landscapes needs, as values."""
+"""A prepared job: everything that the evaluation of its landscapes needs, as values."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from landscape.surface.refinement import from_stretches, new_points_per_tile
 log = logging.getLogger("landscape")
 
 
-WATCHED_EVALUATIONS = 4  # forward passes in whose time the layers of a network are watched at a point, about
+WATCHED_EVALUATIONS = 4  # about: watching the layers at a point takes the time of so many forward passes
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class PreparedLandscape:
 
     Attributes:
         origin: the weights at which the axes cross.
-        path: where the snapshots of its paths lie on the axes; None where it has none.
-        identity: what decides its values.
-        record: what the store keeps of it beside its values.
-        snapshot_state: the weights of a snapshot, by its place on the path.
-        extension: what it takes over from the landscape that it extends; None where it is computed from the beginning.
+        path: the coordinates of the snapshots of its paths; None if it has no path.
+        identity: everything that decides its values.
+        record: the facts that the store keeps in addition to its values.
+        snapshot_state: the weights of a snapshot, by its index on the path.
+        extension: the parts reused from the landscape that it extends; None if it extends none.
     """
 
     name: str
@@ -66,7 +66,7 @@ class PreparedLandscape:
 
     @property
     def level(self) -> LevelRecord | None:
-        """The level of refinement that this is; None for a landscape itself."""
+        """The level of refinement, if this is one; None for a landscape itself."""
         return self.record.level
 
     def in_batches(self, batch_size: int) -> PreparedLandscape:
@@ -74,17 +74,17 @@ class PreparedLandscape:
         return self._planned(replace(self.plan, batch_size=batch_size))
 
     def tuned(self, tuned: Tuned) -> PreparedLandscape:
-        """The same landscape with the plan that was chosen by measuring; the record says how it was chosen.
+        """The same landscape with the plan that measurements chose; the record says how.
 
         Raises:
-            JobError: it extends another one, whose plan it has to keep and cannot.
+            JobError: it extends another landscape, whose plan it must keep, but cannot.
         """
         provenance = replace(self.record.provenance, engine=tuned.record())
         record = self.record.changed(provenance=provenance, precision_error=tuned.precision_error)
         return replace(self, record=record)._planned(tuned.plan)
 
     def on_device(self, device: str, job: Job) -> PreparedLandscape:
-        """The same landscape planned for the kind of device that the workers have."""
+        """The same landscape, planned for the workers' kind of device."""
         samples = int(self.identity["num_samples"])
         plan = default_plan(
             samples, device, job.precision, job.batch_norm, job.seed, job.batch_size, job.threads,
@@ -95,19 +95,19 @@ class PreparedLandscape:
     def _planned(self, plan: Plan) -> PreparedLandscape:
         if self.extension is not None:
             self.extension.refuse_other_plan(plan)
-        plan = plan.rounding(self.plan.quantise)  # which is the landscape's own, whatever its job's other ones have
+        plan = plan.rounding(self.plan.quantise)  # the landscape's own rounding, which may differ from that of others
         return replace(self, plan=plan, record=self.record.changed(plan=plan.record()))
 
     @property
     def evaluations_per_point(self) -> int:
-        """As many evaluations of all samples a point of the grid takes about as long as, at most."""
+        """The cost of a grid point, in evaluations of all samples; about, and at most."""
         convexity, layers = self.record.convexity, self.record.layers
         products = 0 if convexity is None else convexity.products
         return 1 + products * PRODUCT_EVALUATIONS + (0 if layers is None else WATCHED_EVALUATIONS)
 
     @property
     def points(self) -> int:
-        """Evaluations in all: the grid's points, and two per snapshot of the path."""
+        """The number of evaluations: the grid's points, and two per snapshot of the path."""
         if self.level is not None:
             held = new_points_per_tile(self.grid.shape)
             return int(held[from_stretches(self.level.blocks, held.shape)].sum())
@@ -119,15 +119,15 @@ class PreparedJob:
     """A whole job, checked and ready to be evaluated.
 
     Attributes:
-        run: where the run lies: an absolute folder, or a URL.
+        run: the place of the run: an absolute folder, or a URL.
         samples: those over which every point is evaluated.
-        looked: whether `observe` was seen to return the observables; else the first worker must look.
-        warnings: a line each on what may be meant otherwise; each names its remedy.
+        looked: whether a call of `observe` has shown the observables; else the first worker must call it.
+        warnings: a line for each setting that may be a mistake; each names its remedy.
         folder: the working directory of the user's code, as the callback left it.
-        sample_index: the places of the samples in the data.
-        borrowed: the plan of the run whose engine the job takes, where no landscape of the job stands on disk.
-        network: the options that the training of the run made its network with.
-        observables: what `observe` returns; landscapes may have more.
+        sample_index: the indices of the samples in the data.
+        borrowed: the plan of the run whose engine the job uses, if no landscape of the job is on disk.
+        network: the options with which the training of the run made its network.
+        observables: those that `observe` returns; landscapes may have more.
     """
 
     job: Job
@@ -150,12 +150,12 @@ class PreparedJob:
 
 
 def kept_samples(prepared: PreparedJob, landscape: PreparedLandscape) -> int:
-    """Of how many samples the landscape stores the losses; 0 where it stores none."""
+    """The number of samples whose losses the landscape stores; 0 if it stores none."""
     return prepared.samples.length if landscape.record.keep_samples else 0
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where a landscape was computed, of what, and with which versions.
+# The provenance of a landscape: its machine, model and versions.
 
 
 def provenance(model: torch.nn.Module, infos: Sequence[ParameterInfo], folder: Path) -> Provenance:
@@ -173,16 +173,16 @@ def provenance(model: torch.nn.Module, infos: Sequence[ParameterInfo], folder: P
 
 
 def batch_norm_layers(model: torch.nn.Module) -> int:
-    """How many layers of the model the job's `batch_norm` changes."""
+    """The number of layers that the job's `batch_norm` changes."""
     return sum(map(_is_batch_norm, model.modules()))
 
 
 def _is_batch_norm(module: torch.nn.Module) -> bool:
-    """Whether the job's `batch_norm` changes what the layer does; layers of other libraries are known by their name."""
+    """Whether the job's `batch_norm` changes this layer; layers of other libraries are recognised by their name."""
     return isinstance(module, _NormBase) or "BatchNorm" in type(module).__name__
 
 
-@cache  # a process computes with what it has imported, whatever is installed meanwhile
+@cache  # a process computes with the packages that it has imported, even if others are installed meanwhile
 def versions() -> Mapping[str, str]:
     """The versions of the packages that compute and store the values."""
     versions = {"torch": torch.__version__, "numpy": np.__version__}

@@ -1,4 +1,4 @@
-"""Jobs and landscapes as runs on disk have them: of a recorded landscape, like one, or by the collector's options."""
+"""Jobs and landscapes from runs on disk: of a recorded landscape, like one, or by the collector's options."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ from landscape.store.landscape import LandscapeStore
 from landscape.store.runs import landscape_names
 
 # ----------------------------------------------------------------------------------------------------
-# Landscapes of a job that are like one that stands in its run on disk.
+# Landscapes of a job that are `like` one in its run on disk.
 
 
 def with_likes_on_disk(job: Job) -> tuple[Landscape, ...]:
-    """The landscapes of the job; those that are `like` one on disk in its run take the geometry of that.
+    """The landscapes of the job; those that are `like` one on disk in its run take the geometry of that one.
 
     Raises:
-        JobError: one is like a landscape that neither the job nor its run has, or that no job computed.
+        JobError: a landscape is like one that neither the job nor its run has, or that no job computed.
     """
-    wanted = {each.like for each in job.landscapes if each.like is not None} - {each.name for each in job.landscapes}
+    wanted = {landscape.like for landscape in job.landscapes if landscape.like is not None}
+    wanted -= {landscape.name for landscape in job.landscapes}
     if not wanted:
         return job.landscapes
     names = landscape_names(job.run_path)
     for name in sorted(wanted):
         if name not in names:
-            known = [*(each.name for each in job.landscapes if each.like is None), *names]
+            known = [*(landscape.name for landscape in job.landscapes if landscape.like is None), *names]
             raise JobError(
                 f"like: must name a landscape of the job or of its run, not {quoted(name)}; {nearest(name, known)}"
             )
@@ -60,17 +61,17 @@ def _on_disk(run: str, name: str) -> Landscape:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which landscapes a job asks for: those that it lists, else those that its collector's options stand for.
+# The landscapes that a job asks for: those that it lists, else those of its collector's options.
 
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What a job asks for.
+    """The landscapes and samples that a job asks for.
 
     Attributes:
-        num_samples: how many samples to take.
-        at_most: whether fewer will do where the data has fewer, since the job does not say how many.
-        implied: whether the landscapes are those that the collector's options stand for, and none is in the job.
+        num_samples: the number of samples to take.
+        at_most: whether the data may have fewer samples, since the job does not give the number.
+        implied: whether the job lists no landscape, so that they follow from the collector's options.
     """
 
     landscapes: tuple[Landscape, ...]
@@ -101,15 +102,17 @@ def asked_of(job: Job) -> JobRequest:
 
 
 def _quantised(job: Job, landscapes: Sequence[Landscape]) -> tuple[Landscape, ...]:
-    """The landscapes, those that do not say whether they are quantised as the job says."""
-    return tuple(
-        each.model_copy(update={"quantise": job.quantise}) if job.quantise and each.leaves_quantise_open else each
-        for each in landscapes
-    )
+    """The landscapes; those without a setting of their own take `quantise` from the job."""
+
+    def with_setting(landscape: Landscape) -> Landscape:
+        own = not job.quantise or not landscape.leaves_quantise_open
+        return landscape if own else landscape.model_copy(update={"quantise": job.quantise})
+
+    return tuple(map(with_setting, landscapes))
 
 
 def collected_landscapes(run: str) -> tuple[Landscape, ...]:
-    """What a run stands for by the options of its collector; empty where it has none."""
+    """The landscapes of a run by the options of its collector; empty if it has none."""
     options = _collected(run)
     return () if options is None else options.landscapes()
 
@@ -126,18 +129,18 @@ def _collected(run: str) -> CollectLandscape | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The job of a landscape on disk, made from its record: for what goes on with it, extends it, or asks about it.
+# The job of a landscape on disk, made from its record, to resume it, to extend it, or to ask about it.
 
 Callback = str | Callable[[], Any]
 
 
 def recorded_job(run: str, store: LandscapeStore, problem: Callback | None = None, folder: Path | None = None) -> Job:
-    """The job whose one landscape is the one of the store: preparing it gives the recorded origin, axes and plan.
+    """A job with the landscape of the store as its only one: preparing it gives the recorded origin, axes and plan.
 
     Args:
-        run: where the run lies now.
-        problem: the callback; default: the one that the landscape was computed with, by its name.
-        folder: where the callback is looked up first; default: where it was then.
+        run: the present place of the run.
+        problem: the callback; default: the one with which the landscape was computed, by its name.
+        folder: where the callback is looked up first; default: the recorded folder.
 
     Raises:
         JobError: no job computed the landscape, or its callback cannot be found by a name.
@@ -159,7 +162,7 @@ def recorded_fields(run: str, store: LandscapeStore, problem: Callback | None = 
     spec = {**spec_as_computed(store.record), "name": store.name}
     return {
         **store.job.whole,
-        "num_samples": store.identity.num_samples,  # the data may have had fewer than were asked for
+        "num_samples": store.identity.num_samples,  # the data may have had fewer samples than requested
         "run": run,
         "problem": problem or _problem_of(store),
         "landscapes": [spec],
@@ -167,24 +170,24 @@ def recorded_fields(run: str, store: LandscapeStore, problem: Callback | None = 
 
 
 def job_of(fields: Mapping[str, Any]) -> Job:
-    """The job of recorded fields; those that this version does not know are left out.
+    """The job of recorded fields; fields unknown to this version are left out.
 
     Raises:
-        JobError: they are no job.
+        JobError: the fields are no job.
     """
     return Job(**{key: value for key, value in fields.items() if value is not None and key in Job.model_fields})
 
 
 def recorded_folder(store: LandscapeStore) -> Path:
-    """Where the callback was looked up first; the working directory where that is not recorded."""
+    """The folder in which the callback was looked up first; the working directory if none is recorded."""
     return Path(store.record.provenance.folder or ".")
 
 
 def _problem_of(store: LandscapeStore) -> str:
-    """The callback that the landscape was computed with.
+    """The callback with which the landscape was computed.
 
     Raises:
-        JobError: it was a function without a name of its own, which cannot be found again.
+        JobError: the callback was a function that cannot be found by its name.
     """
     recorded = str(store.job.whole.get("problem"))
     if "<" in recorded:

@@ -1,4 +1,4 @@
-"""What every layer of a network gives at one set of weights, over all samples; its weights, and their gradients."""
+"""The outputs, weights and gradients of every layer of a network at one set of weights, over all samples."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from landscape.problem.supervised import Combination, Observe
 from landscape.problem.user_code import in_words
 
 # ----------------------------------------------------------------------------------------------------
-# By what the sums of losses are multiplied, so that they make the mean loss, or the sum of the means of its terms.
+# The factors that turn sums of losses into the mean loss, or into the sum of the means of its terms.
 
 
 def loss_factors(totals: Sequence[Mapping[str, float]], observe: Observe) -> dict[str, float]:
-    """f = λ / Σ wᵢ of the loss or of each of its terms, from the totals of all blocks in their order.
+    """f = λ / Σ wᵢ for the loss or for each of its terms, from the totals of all blocks in order.
 
     >>> loss_factors([{"loss": 3.0}, {"loss": 1.0}], lambda model, batch: {})
     {'loss': 0.25}
@@ -44,18 +44,18 @@ def loss_factors(totals: Sequence[Mapping[str, float]], observe: Observe) -> dic
 
 # ----------------------------------------------------------------------------------------------------
 
-VARIANCE = "running_var"  # of normalisation layers: all zero, it divides by next to nothing
+VARIANCE = "running_var"  # of normalisation layers: if it is all zero, they divide by nearly zero
 
 
 @dataclass(frozen=True)
 class LayersSeen:
-    """What was seen at one set of weights.
+    """The layers as watched at one set of weights.
 
     Attributes:
-        layers: in the order in which they were computed.
+        layers: in the order of computation.
         weights: the parameters and the variances of norms, by name, in the model's order.
-        gradients: of the mean loss by the trainable parameters; None where they were not asked for.
-        no_gradients: why there are none although they were asked for.
+        gradients: of the mean loss with respect to the trainable parameters; None if the caller did not ask for them.
+        no_gradients: why the requested gradients are missing.
     """
 
     layers: tuple[WatchedLayer, ...]
@@ -64,17 +64,17 @@ class LayersSeen:
     no_gradients: str = ""
 
     def findings(self, thresholds: Thresholds) -> list[LayerFinding]:
-        """The rules that fire, in the order of computation: of a layer its weights first, then what it gives."""
+        """The rules that fire, in the order of computation: for each layer first its weights, then its outputs."""
         outputs = findings("outputs", [layer.seen() for layer in self.layers], thresholds)
         order = {layer.name: place for place, layer in enumerate(self.layers)}
-        found = [(float(order[each.layer]), each) for each in outputs]
+        found = [(float(order[finding.layer]), finding) for finding in outputs]
         of_weights = findings("weights", self.weights, thresholds)
-        found += [(self._first_use(each.layer) - 0.5, each) for each in of_weights]
+        found += [(self._first_use(finding.layer) - 0.5, finding) for finding in of_weights]
         gradients = findings("gradients", self.gradients or (), thresholds)
-        return [each for _, each in sorted(found, key=lambda pair: pair[0])] + gradients
+        return [finding for _, finding in sorted(found, key=lambda pair: pair[0])] + gradients
 
     def _first_use(self, parameter: str) -> float:
-        """When a parameter is used: with the first layer of its module, or of a module around that."""
+        """When a parameter is used: with the first layer of its module, or of a module that contains this module."""
         owner = parameter
         while owner:
             owner = owner.rpartition(".")[0]
@@ -85,9 +85,9 @@ class LayersSeen:
 
 
 def layers_at(evaluator: Evaluator, point: Sequence[float], *, gradients: bool = False) -> LayersSeen:
-    """What every layer gives at a point of an evaluator's axes, over all of its samples, operation by operation.
+    """Watch every layer at a point of an evaluator's axes, over all of its samples, operation by operation.
 
-    The arithmetic is that of the evaluator's plan. Its engine is left out, as most do not call the layers one by one.
+    The arithmetic is that of the evaluator's plan. Its engine is not used, as most do not call the layers one by one.
 
     Raises:
         JobError: the network cannot be watched, or raises; says in which layer.
@@ -115,7 +115,7 @@ def _watch_outputs(walk: Walk, point: Sequence[float], evaluator: Evaluator) -> 
 
     def batches() -> Iterator[tuple[int, Batch]]:
         passes.append(None)
-        # Statistics of normalisation that are taken anew have a pass of their own, which comes first.
+        # If statistics of normalisation are recomputed, they have a pass of their own, which comes first.
         counts = len(passes) > 1 or not walk.recalibrates
         for index, batch in walk.batches():
             watcher.begin(on=counts)
@@ -155,7 +155,7 @@ def _compute_gradients(evaluator: Evaluator, weights: State) -> list[Tensors]:
     for block in range(derivatives.blocks):
         whole += derivatives.gradient(block, factors).numpy()
     names = [info.name for info in describe_parameters(evaluator.model) if info.trainable and info.name in weights]
-    parts = torch.split(torch.from_numpy(whole), [each.numel() for each in derivatives.parameters])
+    parts = torch.split(torch.from_numpy(whole), [parameter.numel() for parameter in derivatives.parameters])
     return [
         Tensors(name, statistics_of(part), dimensions=parameter.dim())
         for name, part, parameter in zip(names, parts, derivatives.parameters, strict=True)

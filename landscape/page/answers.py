@@ -1,4 +1,4 @@
-"""Answers of the server: as bytes that are made once, compressed once, and kept within a bound of memory."""
+"""Answers of the server as bytes, which are made once, compressed once, and cached within a limit of memory."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ THREADS = 6
 
 @dataclass(frozen=True)
 class Answer:
-    """The body of an answer; `packed` is the same, compressed by gzip, None where that saves nothing.
+    """The body of an answer; `packed` is the same, compressed by gzip, or None if that saves nothing.
 
-    `file` is the name under which a browser saves it; '' for what it shows.
+    `file` is the name under which a browser saves it; '' if it shows it.
     """
 
     body: bytes
@@ -37,18 +37,18 @@ class Answer:
 
     @property
     def size(self) -> int:
-        """Bytes of memory that it takes."""
+        """Its bytes of memory."""
         return len(self.body) + len(self.packed or b"")
 
 
 def pack_body(body: bytes, media_type: str = JSON, level: int = FASTEST, file: str = "") -> Answer:
-    """The answer with this body, compressed where that is worth it."""
+    """The answer with this body, compressed if that is worthwhile."""
     packed = gzip.compress(body, level, mtime=0) if len(body) >= WORTH_COMPRESSING else None
     return Answer(body, packed if packed is not None and len(packed) < len(body) else None, media_type, file)
 
 
 def utf8(text: str) -> bytes:
-    """A text as bytes; what is no character becomes a question mark, as in a file name that is not in UTF-8."""
+    """A text as bytes; invalid characters, such as those of a file name that is not UTF-8, become question marks."""
     return text.encode("utf-8", "replace")
 
 
@@ -63,9 +63,9 @@ def pack_json(value: Any) -> Answer:
 
 
 class AnswerCache:
-    """A cache of answers: the last used ones, within a bound of memory. Each is computed once, whoever asks meanwhile.
+    """A cache of the most recently used answers, within a limit of memory, for one event loop.
 
-    For one event loop.
+    Each answer is computed once, even if several viewers ask for it meanwhile.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -75,7 +75,7 @@ class AnswerCache:
         self._bytes = 0
 
     async def answer(self, key: Hashable, compute: Callable[[], Awaitable[Answer]]) -> Answer:
-        """The cached answer of that key, or what `compute` gives."""
+        """The cached answer of that key, or else the result of `compute`."""
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key]
@@ -83,7 +83,7 @@ class AnswerCache:
             task = asyncio.create_task(self._computed(key, compute))
             self._coming[key] = task
             task.add_done_callback(partial(self._done, key))
-        # A browser that goes away must not take the answer from the others.
+        # A browser that disconnects must not cancel the answer for the others.
         return await asyncio.shield(self._coming[key])
 
     async def _computed(self, key: Hashable, compute: Callable[[], Awaitable[Answer]]) -> Answer:
@@ -94,7 +94,7 @@ class AnswerCache:
     def _done(self, key: Hashable, task: asyncio.Task[Answer]) -> None:
         del self._coming[key]
         if not task.cancelled():
-            task.exception()  # whoever asked has got it; asyncio must not report it where all have gone away
+            task.exception()  # the viewers have got it; if all have disconnected, asyncio must not report it
 
     def _keep(self, key: Hashable, answer: Answer) -> None:
         if answer.size > self._most // 2:
@@ -107,26 +107,27 @@ class AnswerCache:
 
 
 def in_thread(threads: ThreadPoolExecutor, compute: Callable[[], T]) -> Awaitable[T]:
-    """What `compute` gives, run in one of the threads."""
+    """The result of `compute`, run in one of the threads."""
     return asyncio.get_running_loop().run_in_executor(threads, compute)
 
 
 # ----------------------------------------------------------------------------------------------------
-# The viewers of a stream of events. Each has a queue with a bound, so that a slow one holds up nobody.
+# The viewers of a stream of events. Each has a bounded queue, so that a slow viewer does not delay the others.
 
 PING_SECONDS = 15  # between two lines that keep a silent connection open through proxies
-MOST_WAITING = 64  # events of one viewer; further ones are dropped, and it is told the whole state instead
+MOST_WAITING = 64  # events for one viewer; if there are more, they are dropped, and it gets the whole state instead
 
 
 def event(name: str, data: Any) -> bytes:
-    """An event as the stream carries it."""
+    """An event in the format of the stream."""
     return b"event: " + name.encode() + b"\r\ndata: " + to_json(data) + b"\r\n\r\n"
 
 
 class Viewer:
-    """One open stream: the events that it has not taken yet.
+    """One open stream, with the events that are not sent yet.
 
-    Where it takes them too slowly, all that wait are dropped, and `behind` says so until the state is told anew.
+    If the viewer takes them too slowly, all waiting events are dropped; `behind` is then True until the whole state is
+    sent again.
     """
 
     def __init__(self) -> None:
@@ -142,34 +143,34 @@ class Viewer:
                 self._waiting.get_nowait()
             self.behind = True
             return
-        for one in events:
-            self._waiting.put_nowait(one)
+        for event in events:
+            self._waiting.put_nowait(event)
 
     def catch_up(self, *events: bytes) -> None:
-        """Queue these events, which tell the whole state, where the viewer was behind and its queue is empty by now."""
+        """If the viewer is behind and its queue is empty now, queue these events, which give the whole state."""
         if self.behind and self._waiting.empty():
             self.behind = False
             self.put(*events)
 
     def end(self) -> None:
-        """End the stream after what waits."""
+        """End the stream after the waiting events."""
         self._waiting.put_nowait(None)
 
     async def events(self) -> AsyncIterator[bytes]:
-        """The events as they come, until the stream is to end."""
-        while (one := await self._waiting.get()) is not None:
-            yield one
+        """The events as they arrive, until the stream ends."""
+        while (waiting := await self._waiting.get()) is not None:
+            yield waiting
 
 
 class EventStream(EventSourceResponse):
-    """The answer that is a stream of one viewer's events; `leave` is called when it ends, whoever ends it."""
+    """An answer that is a stream of one viewer's events; `leave` is called when it ends, by either side."""
 
     def __init__(self, viewer: Viewer, leave: Callable[[Viewer], None]) -> None:
         super().__init__(viewer.events(), ping=PING_SECONDS)
         self._viewer, self._leave = viewer, leave
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events, as ASGI has it."""
+        """Send the events, by ASGI."""
         try:
             await super().__call__(scope, receive, send)
         finally:

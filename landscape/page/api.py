@@ -1,4 +1,4 @@
-"""The answers to what the page's scripts ask. Each is computed in a thread; those that many ask for are cached."""
+"""The answers to requests of the page's scripts. Each is computed in a thread; those often requested are cached."""
 
 from __future__ import annotations
 
@@ -60,22 +60,22 @@ from landscape.store.status import Directory, GoneError, RunPlace
 from landscape.surface.surface import Axis, check_observable
 
 # ----------------------------------------------------------------------------------------------------
-# The commands that refine a box of a landscape: what each computes, and why one has nothing to do.
+# The commands that refine a box of a landscape: the points of each, or why there is none.
 
-BOX_DIGITS = 6  # of the ends of a box that a hand has drawn
+BOX_DIGITS = 6  # of the ends of a box that a user has drawn
 
 
 def finer_steps(
     run: RunReader, landscape: str, axes: Sequence[Axis], box: Sequence[tuple[float, float]], problem: str | None
 ) -> list[dict[str, Any]]:
-    """A command per factor, for a box cut off where it leaves the landscape.
+    """A command for each factor, for a box cut off at the ends of the landscape.
 
     Args:
-        problem: what stands for the callback in the command; None for the recorded one.
+        problem: the text for the callback in the command; None for the recorded callback.
 
     Returns:
-        For each factor `command`, how many `points` it computes, and what it `covers` as [low, high] of each axis; or
-        the `reason` why there is no such command.
+        For each factor `command`, the number of `points` that it computes, and the range [low, high] of each axis that
+        it `covers`; or the `reason` why there is no such command.
     """
     return [{"factor": factor} | _finer(run, landscape, axes, box, factor, problem) for factor in FACTORS]
 
@@ -95,7 +95,7 @@ def _finer(
         if run.alive():
             return {"reason": "a job writes this run now; refine when it has ended"}
         path, store = run.found.path, LandscapeStore.open(run.found.path, landscape)
-        points = sum(points_left(path, landscape, each, store.shape) for each in levels_left(path, landscape, finer))
+        points = sum(points_left(path, landscape, level, store.shape) for level in levels_left(path, landscape, finer))
         covers = [list(ends) for ends in box_of_blocks(store, finer)]
     except LandscapeError as error:
         return {"reason": cause_of(error)}
@@ -103,7 +103,7 @@ def _finer(
 
 
 def snap_to_axis(low: float, high: float, axis: Axis) -> tuple[float, float]:
-    """The ends of a box along an axis in a few digits, within the landscape.
+    """The ends of a box along an axis, rounded to a few digits, within the landscape.
 
     >>> import numpy as np
     >>> snap_to_axis(-3.0, 0.123456789, Axis("alpha", np.array([-1.0, 0.0, 1.0])))
@@ -123,7 +123,7 @@ def _command(run: str, landscape: str, box: Sequence[tuple[float, float]], facto
 
 # ----------------------------------------------------------------------------------------------------
 
-WEIGHTS = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")  # how the names of files of weights end
+WEIGHTS = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")  # endings of files of weights
 PLACEHOLDER = "my_problem:problem"
 # What a box has of its own, or has from its landscape; the other fields are those of the job that is recorded.
 NOT_KEPT = (
@@ -136,9 +136,9 @@ def box_job(run: RunReader, asked: BoxQuery) -> dict[str, Any]:
     """The answer of `api/job`.
 
     Returns:
-        `yaml`, the job file; `seconds` that it takes at the recorded rate, None where there is none; `command`;
-        `note`, what must be known before it is run, '' for nothing; `finer`, the commands that refine the box, as
-        `finer_steps` gives them, with the seconds that each takes.
+        `yaml`, the job file; `seconds`, its time at the recorded rate, None if no rate is recorded; `command`; `note`,
+        advice to read before it is run, or ''; `finer`, the commands that refine the box, from `finer_steps`, with the
+        seconds that each takes.
 
     Raises:
         JobError: the box or the size does not fit the landscape's axes.
@@ -161,7 +161,7 @@ def box_job(run: RunReader, asked: BoxQuery) -> dict[str, Any]:
     notes += _file_notes(landscape)
     fields = {key: value for key in KEPT if (value := record.job.whole.get(key)) is not None}
     document = {"run": run.found.path, "problem": problem, **fields, "landscapes": [landscape]}
-    Job(**document)  # which refuses what this version does not know
+    Job(**document)  # refuses fields unknown to this version
     text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, allow_unicode=True, width=100)
     points = math.prod(landscape["size"])
     finer = finer_steps(
@@ -173,13 +173,13 @@ def box_job(run: RunReader, asked: BoxQuery) -> dict[str, Any]:
         "points": points,
         "command": f"landscape run {name}.yaml",
         "note": " ".join(notes),
-        "finer": [{**each, "seconds": _seconds(view, each["points"]) if "points" in each else None} for each in finer],
+        "finer": [{**step, "seconds": _seconds(view, step["points"]) if "points" in step else None} for step in finer],
     }
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
-    """A name for a part of a landscape that no landscape of the run has, whatever the case of its letters."""
-    used = {each.lower() for each in taken}
+    """A name for a part of a landscape that no landscape of the run has; upper and lower case count as the same."""
+    used = {other.lower() for other in taken}
     base = f"{name[: LONGEST_LANDSCAPE_NAME - 10]}-box"
     number = 1
     while (found := base if number == 1 else f"{base}-{number}").lower() in used:
@@ -190,10 +190,10 @@ def free_name(name: str, taken: Collection[str]) -> str:
 def _landscape(
     view: View, recorded: Mapping[str, Any], asked: BoxQuery, name: str, own: tuple[int, ...]
 ) -> dict[str, Any]:
-    """The landscape's own part of the job: the recorded directions, from the same origin, over the box.
+    """The entry of the landscape in the job: the recorded directions, from the same origin, over the box.
 
     Args:
-        recorded: its own fields, with every snapshot by its number: the training may have gone on since.
+        recorded: the landscape's own fields, with snapshots by number, since the training may have continued.
         own: points per axis of the landscape itself, without its levels.
     """
     axes = view.surface.axes
@@ -206,11 +206,12 @@ def _landscape(
         found["axes"] = len(axes)
     else:
         found["directions"] = [
-            {key: value for key, value in each.items() if value is not None} for each in recorded.get("directions", ())
+            {key: value for key, value in direction.items() if value is not None}
+            for direction in recorded.get("directions", ())
         ]
     if recorded.get("paths"):
         found["paths"] = [
-            {key: value for key, value in each.items() if value is not None} for each in recorded["paths"]
+            {key: value for key, value in path.items() if value is not None} for path in recorded["paths"]
         ]
     found["size"] = list(sizes if len(sizes) > 1 else sizes * len(axes))
     found["range"] = [list(box) for box in boxes]
@@ -222,7 +223,7 @@ def _range(axis: Axis) -> tuple[float, float]:
 
 
 def _problem(job: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """The callback's name, and what must be known of it."""
+    """The callback's name, and notes on it."""
     recorded = job.get("problem")
     module, _, function = recorded.partition(":") if isinstance(recorded, str) else ("", "", "")
     named = all(part.isidentifier() for part in (*module.split("."), *function.split(".")))
@@ -235,15 +236,16 @@ def _problem(job: Mapping[str, Any]) -> tuple[str, list[str]]:
 
 
 def _file_notes(landscape: Mapping[str, Any]) -> list[str]:
-    """What must be known of the files and runs that the job names."""
-    named = [landscape.get("origin"), *(value for each in landscape.get("directions", ()) for value in each.values())]
+    """Notes on the files and runs that the job names."""
+    named = [landscape.get("origin")]
+    named += [value for direction in landscape.get("directions", ()) for value in direction.values()]
     files = [value for value in named if isinstance(value, str) and ("/" in value or value.endswith(WEIGHTS))]
-    files += [each["run"] for each in landscape.get("paths", ())]
+    files += [path["run"] for path in landscape.get("paths", ())]
     return ["Paths in it are relative to the folder of the job that began the landscape."] if files else []
 
 
 def _seconds(view: View, points: int) -> float | None:
-    """Seconds for so many points at the speed that all workers of the landscape had together; None if unknown."""
+    """Seconds for `points` at the total speed of the workers that computed the landscape; None if unknown."""
     progress = view.record.progress
     if progress.rate:
         return points / progress.rate
@@ -253,7 +255,7 @@ def _seconds(view: View, points: int) -> float | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Who answers what.
+# The requests, and the functions that answer them.
 
 T = TypeVar("T")
 Answering = Callable[[AddressQuery], Awaitable[Answer | Response]]
@@ -262,13 +264,13 @@ KEPT_BYTES = 64 << 20  # of answers
 REMOTE_THREADS, WATCHING_THREADS, SERVICE_THREADS = 12, 4, 8
 
 
-# Questions about one run: what each asks for, and who answers it.
+# Requests about one run: the query of each, and the function that answers it.
 OF_RUN: Mapping[str, tuple[type[Any], Callable[[RunReader, Any], Answer]]] = {
     "run": (RunQuery, lambda reader, asked: pack_json(run_description(reader))),
     "csv": (FigureQuery, csv_answer),
     "job": (BoxQuery, lambda reader, asked: pack_json(box_job(reader, asked))),
 }
-# Questions that are handed on to a service.
+# Requests that are passed on to a service.
 BY_SERVICE: Mapping[str, tuple[type[Any], Callable[[RunReader, Any], dict[str, Any]]]] = {
     "exact": (PointQuery, exact_answer),
     "slopes": (PointQuery, slopes_answer),
@@ -276,19 +278,19 @@ BY_SERVICE: Mapping[str, tuple[type[Any], Callable[[RunReader, Any], dict[str, A
 
 
 class Api:
-    """Answers questions about the runs of some places."""
+    """Answers requests about the runs of some places."""
 
     def __init__(self, places: Sequence[RunPlace], search_seconds: float = SEARCH_SECONDS) -> None:
         """
         Args:
-            search_seconds: between two searches for runs, at least.
+            search_seconds: the least time between two searches for runs.
         """
         self._runs = OpenRuns()
         self._threads = ThreadPoolExecutor(THREADS, "landscape-page")
-        # What waits for an object store, or reads many runs, holds up nobody else.
+        # A request that waits for an object store, or reads many runs, must not delay the others.
         self._remote = ThreadPoolExecutor(REMOTE_THREADS, "landscape-remote")
         self._watching = ThreadPoolExecutor(WATCHING_THREADS, "landscape-watch")
-        self._service = ThreadPoolExecutor(SERVICE_THREADS, "landscape-service")  # which a patch may take for minutes
+        self._service = ThreadPoolExecutor(SERVICE_THREADS, "landscape-service")  # a patch may take minutes
         self._background = ThreadPoolExecutor(1, "landscape-list")
         self._cache = AnswerCache(KEPT_BYTES)
         self._listing = RunListing(Directory(places), partial(in_thread, self._background), search_seconds)
@@ -296,7 +298,7 @@ class Api:
         self._watches: dict[str, RunWatch] = {}
 
     def table(self) -> Mapping[str, Answering]:
-        """Who answers, by the last part of the address."""
+        """The functions that answer, by the last part of the address."""
         of_run = {name: partial(self._answer_of_run, name) for name in OF_RUN}
         by_service = {name: partial(self._answer_by_service, name) for name in BY_SERVICE}
         return {
@@ -315,7 +317,7 @@ class Api:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """While the block runs, look for runs."""
+        """Search for runs within the block."""
         listing = asyncio.create_task(self._listing.run())
         try:
             yield
@@ -326,13 +328,13 @@ class Api:
                 threads.shutdown(wait=False, cancel_futures=True)
 
     def end(self) -> None:
-        """End all streams of events, which have no end of their own."""
+        """End all streams of events, which do not end by themselves."""
         self._listing.end()
         for watch in tuple(self._watches.values()):
             watch.end()
 
     async def looks(self, query: AddressQuery) -> Answer:
-        """What all figures have in common."""
+        """The settings that all figures share."""
         parse_query(query, NoQuery)
         return await self._cache.answer("looks", partial(in_thread, self._threads, lambda: pack_json(looks())))
 
@@ -377,7 +379,7 @@ class Api:
         except LandscapeError as error:
             if not await self._of(reader, lambda: reader.lists(asked.landscape)):
                 raise
-            return no_thumbnail(cause_of(error))  # the list asks for the pictures of all that it shows
+            return no_thumbnail(cause_of(error))  # the list requests the picture of every landscape that it shows
 
     async def compare(self, query: AddressQuery) -> Answer:
         """Several landscapes as figures."""
@@ -387,15 +389,15 @@ class Api:
         return await self._cached(key, there.runs[0], partial(compare_answer, there, asked))
 
     async def differences(self, query: AddressQuery) -> Answer:
-        """What differs between several landscapes."""
+        """The differences between several landscapes."""
         there = await self._readable(parse_query(query, DifferencesQuery).items)
         return await self._of(there.runs[0], partial(differences_answer, there))
 
     async def _readable(self, items: Sequence[Item]) -> Readable:
-        """What of the items of a comparison is there.
+        """The items of a comparison that can be read.
 
         Raises:
-            LandscapeError: none of them can be read.
+            LandscapeError: none can be read.
         """
         runs: dict[str, RunReader | LandscapeError] = {}
         for run in dict.fromkeys(item.run for item in items):
@@ -413,7 +415,7 @@ class Api:
         return await in_thread(self._service, lambda: pack_json(answer(reader, asked)))
 
     async def patch(self, query: AddressQuery) -> Response:
-        """The values of a patch, row by row as a service computes them."""
+        """The values of a patch, row by row, as a service computes them."""
         asked = parse_query(query, PatchQuery)
         reader = await self._reader(asked.run)
         patch = await in_thread(self._service, lambda: PatchStream(reader, asked, partial(in_thread, self._service)))
@@ -421,7 +423,7 @@ class Api:
         return PatchResponse(patch)
 
     async def events(self, query: AddressQuery) -> Response:
-        """The stream of what is new: of the list, or of one run."""
+        """The stream of news of the list, or of one run."""
         asked = parse_query(query, EventsQuery)
         run, landscape = asked.followed_run, asked.followed_landscape
         if not run:
@@ -443,23 +445,23 @@ class Api:
         self._watches.pop(run, None)
 
     async def _generation(self, reader: RunReader, landscape: str) -> str:
-        """What differs between two contents of a landscape: the key of its cached answers."""
+        """A text that changes with the content of a landscape: the key of its cached answers."""
         return await self._of(reader, lambda: reader.reader(landscape).generation(reader.alive()))
 
     async def _of(self, reader: RunReader, compute: Callable[[], T]) -> T:
-        """What `compute` makes of a run, in a thread."""
+        """The result of `compute` for a run, computed in a thread."""
         return await in_thread(self._remote if reader.is_remote else self._threads, compute)
 
     async def _cached(self, key: Hashable, reader: RunReader, compute: Callable[[], Answer]) -> Answer:
-        """The cached answer of that key, or what `compute` makes of a run."""
+        """The cached answer of that key, or else the result of `compute` for a run."""
         return await self._cache.answer(key, lambda: self._of(reader, compute))
 
     async def _reader(self, run: str) -> RunReader:
-        """The open run with that identifier; while the first search goes on, an unknown one is waited for.
+        """The open run with that identifier; waits for an unknown run until the first search has ended.
 
         Raises:
-            GoneError: it is not there any more.
-            NotFoundError: there is none.
+            GoneError: the run no longer exists.
+            NotFoundError: there is no such run.
         """
         await self._listing.searched()
         try:

@@ -1,4 +1,4 @@
-"""Watching runs, and the list of runs: one watcher tells all viewers what is new, as long as there are viewers."""
+"""Watching runs, and the list of runs: one watcher sends news to all viewers, as long as there are viewers."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ InThread = Callable[[Callable[[], T]], Awaitable[T]]
 
 log = logging.getLogger("landscape.page")
 
-QUICK_SECONDS, SLOW_SECONDS = 0.1, 1.0  # between two looks while tiles arrive, and when nothing has changed for long
+QUICK_SECONDS, SLOW_SECONDS = 0.1, 1.0  # between two checks while tiles arrive, and after a long time without a change
 REMOTE_SECONDS = 2.0
-RESTING_SECONDS = 20.0  # without a change, after which looks become slower
-LOOK_SHARE = 0.03  # of a processor's time that looks take which find nothing, at most
+RESTING_SECONDS = 20.0  # without a change, after which checks become slower
+LOOK_SHARE = 0.03  # of a processor's time, at most, for checks that find no change
 STATE_SECONDS = 0.5  # between two events of the state
 LOG_SECONDS = 1.0
-SERVICE_SECONDS = 1.0  # between two looks for a service
+SERVICE_SECONDS = 1.0  # between two checks for a service
 
 
 @dataclass(frozen=True)
 class News:
-    """What a look has found, as events: `tiles` for those who want them; `state` and `serving`, empty where not due."""
+    """The news of a check, as events: `tiles` for viewers that want them; `state` and `serving`, empty if not due."""
 
     change: RunChange
     tiles: Mapping[EventsQuery | None, bytes]
@@ -61,14 +61,14 @@ class RunWatch:
         self._logs = LogTails(self.reader.found.path)
         self._state = self._serving = b""
         self._state_due = True
-        self._idle_cost = 0.0  # seconds of a processor that a look takes which finds nothing
+        self._idle_cost = 0.0  # seconds of processor time for a check that finds no change
         self._changed = self._state_told = self._logs_read = self._services_read = 0.0
 
     def join(self, interest: EventsQuery | None) -> Viewer:
-        """A new viewer, who is told the state at once."""
+        """A new viewer, which gets the state at once."""
         viewer = Viewer()
         self.viewers[viewer] = interest
-        viewer.put(*(told for told in (self._state, self._serving) if told))
+        viewer.put(*(event for event in (self._state, self._serving) if event))
         self._changed = time.monotonic()
         if self._task is None:
             self.reader.rest()
@@ -76,7 +76,7 @@ class RunWatch:
         return viewer
 
     def leave(self, viewer: Viewer) -> None:
-        """Take a viewer out; without one the watching ends."""
+        """Remove a viewer; without viewers the watching ends."""
         self.viewers.pop(viewer, None)
         if not self.viewers and self._task is not None:
             self._task.cancel()
@@ -96,22 +96,22 @@ class RunWatch:
                 self._tell(await self.in_thread(partial(self._look, wanted)))
             except (GoneError, asyncio.CancelledError):
                 raise
-            except Exception as error:  # a store that does not answer, or a run that is being replaced, may do better
+            except Exception as error:  # a store that does not answer, or a run that is being replaced: try again
                 log.debug("a look at %s failed", self.reader.found.path, exc_info=True)
                 self._put_all(event("problem", {"error": cause_of(error)}))
-                self._state_due = True  # by which the page knows that the problem is over
+                self._state_due = True  # tells the page that the problem is over
                 await asyncio.sleep(SLOW_SECONDS)
             await asyncio.sleep(self._pause())
 
     def _pause(self) -> float:
-        """Seconds until the next look."""
+        """Seconds until the next check."""
         if self.reader.is_remote:
             return REMOTE_SECONDS
         resting = time.monotonic() - self._changed > RESTING_SECONDS
         return SLOW_SECONDS if resting else min(SLOW_SECONDS, max(QUICK_SECONDS, self._idle_cost / LOOK_SHARE))
 
     def _look(self, wanted: Iterable[EventsQuery]) -> News:
-        """What has changed, in a thread."""
+        """The changes since the last check; runs in a thread."""
         begun = time.thread_time()
         change = self.reader.look()
         if not change:
@@ -120,7 +120,7 @@ class RunWatch:
         for interest in wanted:
             found = change.changed.get(interest.followed_landscape)
             if found is not None and found.tiles and not found.anew:
-                with contextlib.suppress(LandscapeError):  # removed meanwhile, or begun anew without this observable
+                with contextlib.suppress(LandscapeError):  # removed meanwhile, or restarted without this observable
                     told[interest] = self._tiles(interest, found.tiles, change.alive)
         now = time.monotonic()
         self._state_due = self._state_due or bool(change)
@@ -133,7 +133,7 @@ class RunWatch:
         return News(change, told, state, tuple(logs), self._served(now))
 
     def _served(self, now: float) -> bytes:
-        """The event that says which landscapes a service answers for, where that has changed."""
+        """The event with the landscapes that a service serves; empty if they have not changed."""
         if now - self._services_read < SERVICE_SECONDS:
             return b""
         self._services_read, path = now, self.reader.found.path
@@ -164,7 +164,7 @@ class RunWatch:
             self._serving = news.serving
             self._put_all(news.serving)
         for viewer in self.viewers:
-            viewer.catch_up(*(told for told in (self._state, self._serving) if told))
+            viewer.catch_up(*(event for event in (self._state, self._serving) if event))
 
     def _put_all(self, *events: bytes) -> None:
         for viewer in self.viewers:
@@ -176,7 +176,7 @@ class RunWatch:
             viewer.end()
 
     def _end(self, sentence: str) -> None:
-        """Tell all viewers that there is nothing to watch any more, and end their streams."""
+        """Tell all viewers why the watching ends, and end their streams."""
         for viewer in tuple(self.viewers):
             viewer.put(event("gone", {"error": sentence}))
             viewer.end()
@@ -185,12 +185,12 @@ class RunWatch:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The list of runs: looks for runs and reads their rows in the background, as long as somebody wants to know.
+# The list of runs: searches for runs and reads their rows in the background, as long as there are viewers.
 
-FIRST_SECONDS = 0.5  # that the first list waits for the first search, also after a rest; it mostly takes less
+FIRST_SECONDS = 0.5  # at most, that the first list waits for the first search, also after a pause
 SEARCH_SECONDS = 2.0  # between two searches, at least
-SEARCH_SHARE = 0.03  # of a processor's time that searches take, at most
-WANTED_SECONDS = 30.0  # after the last question, for which the search goes on without viewers
+SEARCH_SHARE = 0.03  # of a processor's time for searches, at most
+WANTED_SECONDS = 30.0  # that searches continue without viewers after the last request
 TOLD_SECONDS = 0.5  # between two events of rows, at least
 ROWS_AT_ONCE = 8
 
@@ -208,17 +208,17 @@ class RunListing:
         self._summaries = Summaries()
         self._viewers: set[Viewer] = set()
         self._searched, self._wanted = asyncio.Event(), asyncio.Event()
-        self._current = asyncio.Event()  # whether a search has ended since the last rest
+        self._current = asyncio.Event()  # whether a search has ended since the last pause
         self._asked = 0.0
-        self.gone: Callable[[str], None] = lambda run: None  # called for each run that is not there any more
+        self.gone: Callable[[str], None] = lambda run: None  # called for each run that no longer exists
 
     @property
     def scanning(self) -> bool:
-        """Whether the first search goes on, or the first one after a rest."""
+        """Whether the first search, or the first one after a pause, is running."""
         return not self._current.is_set()
 
     async def searched(self) -> None:
-        """Wait until the first search is done."""
+        """Wait for the end of the first search."""
         self._want()
         await self._searched.wait()
 
@@ -228,20 +228,20 @@ class RunListing:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._current.wait(), FIRST_SECONDS)
         places = [{"name": place.name, "path": place.path, "problem": place.problem} for place in self.directory.places]
-        # While it is scanning, what is known is of before the rest.
+        # During the first search the known rows are those of before the pause.
         row = pending_row if self.scanning else self._summaries.row
         rows = [row(run) for run in self.directory.runs]
         return {"scanning": self.scanning, "places": places, "runs": rows}
 
     def join(self) -> Viewer:
-        """A new viewer of the list."""
+        """Add a viewer of the list."""
         viewer = Viewer()
         self._viewers.add(viewer)
         self._want()
         return viewer
 
     def leave(self, viewer: Viewer) -> None:
-        """Take a viewer out."""
+        """Remove a viewer."""
         self._viewers.discard(viewer)
 
     def end(self) -> None:
@@ -254,7 +254,7 @@ class RunListing:
         self._wanted.set()
 
     async def run(self) -> None:
-        """Search and read on, until cancelled."""
+        """Search and read rows until cancelled."""
         while True:
             if not self._viewers and time.monotonic() - self._asked > WANTED_SECONDS:
                 self._wanted.clear()
@@ -270,12 +270,12 @@ class RunListing:
             await asyncio.sleep(max(self._search_seconds, took / SEARCH_SHARE))
 
     async def _search(self) -> list[FoundRun]:
-        """Look for runs, and tell which are new or gone; those whose rows are to be read."""
+        """Search for runs, and tell viewers which are new or gone; returns those whose rows are to be read."""
         known, first = {run.id for run in self.directory.runs}, self.scanning
         gone = await self._in_thread(self.directory.search)
         self._summaries.forget(gone)
         due: list[FoundRun] = await self._in_thread(self._due)
-        if first:  # rows of before the rest that have changed since are pending, and not shown for those of now
+        if first:  # rows that changed during the pause are pending; their old content is not shown
             self._summaries.forget([run.id for run in due])
         self._searched.set()
         self._current.set()
@@ -287,9 +287,9 @@ class RunListing:
         return due
 
     async def _read_rows(self, due: list[FoundRun]) -> None:
-        """Read the rows that are due, and tell them as they come."""
+        """Read the due rows, and send them as they arrive."""
         rows: list[Row] = []
-        told = -TOLD_SECONDS  # the first ones are told at once
+        told = -TOLD_SECONDS  # the first ones are sent at once
         for start in range(0, len(due), ROWS_AT_ONCE):
             batch = due[start : start + ROWS_AT_ONCE]
             read = await self._in_thread(lambda: [self._summaries.read(run) for run in batch])  # noqa: B023
@@ -301,7 +301,7 @@ class RunListing:
             self._tell(rows, [])
 
     def _due(self) -> list[FoundRun]:
-        """The runs whose rows are to be read, the last changed ones first, which the page shows on top."""
+        """The runs whose rows are to be read, the most recently changed first, as the page shows them."""
         return sorted(filter(self._summaries.is_due, self.directory.runs), key=changed, reverse=True)
 
     def _tell(self, changed: list[Row], removed: list[str]) -> None:

@@ -74,8 +74,8 @@ def train(
 ) -> Trained:
     """Train the network on MNIST, with the collector at the epochs of `intervals`; accuracy is of the test images.
 
-    By default as an article does: SGD with momentum 0.9, batches of 64, a constant rate of 0.01. Called again after an
-    interruption it goes on from the last checkpoint.
+    By default as an article does: SGD with momentum 0.9, batches of 64, a constant rate of 0.01. A second call after
+    an interruption resumes from the last checkpoint.
 
     Args:
         run: the run's folder or URL, or a `Training`.

@@ -1,4 +1,4 @@
-"""What the commands and callbacks of the recipes share: arguments, environment variables, weights, error messages."""
+"""Functions that the commands and callbacks of the recipes share: arguments, environment variables, weights, errors."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def weights_from_environment() -> str | None:
 
 
 def problem_of_run(make: Callable[..., Problem], place: DataPlace) -> Problem:
-    """The problem of a recipe's callback: of the data of the job's run, and of the network that it recorded.
+    """The problem of a recipe's callback, for the data and the network that the job's run recorded.
 
     Args:
-        make: takes the data, a file of weights or None, and what was recorded, as far as it has such arguments.
+        make: takes the data, a file of weights or None, and the recorded options for which it has arguments.
 
     Raises:
         JobError: no data are named.
         NotFoundError: the data are missing.
     """
     recorded = {name: value for name, value in network_options().items() if name in inspect.signature(make).parameters}
-    recorded.pop(REMEMBERED, None)  # the place knows it
+    recorded.pop(REMEMBERED, None)  # the place reads it itself
     return make(place.for_callback(), weights_from_environment(), **recorded)
 
 
@@ -54,7 +54,7 @@ def image_problem(
     seed: int,
     metrics: Sequence[str] = ("accuracy",),
 ) -> Problem:
-    """The cross-entropy of a network over images, with its initial weights of `seed` unless a file of others is named.
+    """The cross-entropy of a network over images, with the weights of a file, or else the initial weights of `seed`.
 
     Raises:
         JobError: the weights do not fit the network.
@@ -66,11 +66,11 @@ def image_problem(
 
 
 def parser_of(story: str | None, train: Callable[..., Trained]) -> argparse.ArgumentParser:
-    """The options of `train` that a word of a command line can stand for, with the texts of its docstring as help."""
+    """A parser for the options of `train` that a command line can give, with the texts of its docstring as help."""
     parser = argparse.ArgumentParser(description=story, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", required=True, help="folder for the trajectory; a run that was interrupted goes on")
     types = get_type_hints(train)
-    texts = {name: text for each in (Settings, RecipeOptions, train) for name, text in document_arguments(each).items()}
+    texts = document_arguments(Settings) | document_arguments(RecipeOptions) | document_arguments(train)
     for name in inspect.signature(train).parameters:
         read = _reading(types[name])
         if name != "run" and read is not None:
@@ -82,25 +82,25 @@ def parser_of(story: str | None, train: Callable[..., Trained]) -> argparse.Argu
 
 
 def _reading(kind: Any) -> dict[str, Any] | None:
-    """How argparse reads an option of this type; None where no word stands for it."""
+    """The arguments by which argparse reads an option of this type; None if no word can give it."""
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    names = [name for each in kinds if get_origin(each) is Literal for name in get_args(each)]
+    names = [name for option_type in kinds if get_origin(option_type) is Literal for name in get_args(option_type)]
     if names:
         return {"choices": names}
     if bool in kinds:
         return {"action": argparse.BooleanOptionalAction}
-    return next(({"type": each} for each in (int, float, str) if each in kinds), None)
+    return next(({"type": option_type} for option_type in (int, float, str) if option_type in kinds), None)
 
 
 def document_arguments(function: Callable[..., Any]) -> dict[str, str]:
-    """What the docstring of a function or class says of each of its arguments, in a line."""
+    """The text on each argument in the docstring of a function or class, in one line."""
     _, _, arguments = (inspect.getdoc(function) or "").partition("\nArgs:\n")
     texts = re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n {8,}.*)*)", arguments.partition("\n\n")[0], re.M)
     return {name: " ".join(text.split()) for names, text in texts for name in names.split(", ")}
 
 
 def main_of(story: str | None, train: Callable[..., Trained]) -> Callable[..., None]:
-    """A command that hands its options to `train`, prints each epoch to stderr and the accuracy to stdout."""
+    """A command that passes its options to `train`, prints each epoch to stderr and the accuracy to stdout."""
 
     def main(arguments: Sequence[str] | None = None) -> None:
         options = vars(parser_of(story, train).parse_args(arguments))

@@ -57,7 +57,7 @@ def train(
 ) -> Trained:
     """Train LeNet-5 with the collector at the epochs of `intervals`; accuracy is taken on the test images.
 
-    Called again after an interruption it goes on from the last checkpoint, to the same bits.
+    A second call after an interruption resumes from the last checkpoint, and ends with the same bits.
 
     Args:
         run: the run's folder or URL, or a `Training`.

@@ -9,7 +9,7 @@ from landscape.core.errors import JobError
 
 
 class Block(nn.Module):
-    """Two 3×3 convolutions; the input is added where `shortcut` is set."""
+    """Two 3×3 convolutions; the input is added if `shortcut` is set."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, shortcut: bool) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class ResNet(nn.Module):
     Args:
         depth: 6n+2 layers: 8, 14, 20, 32, 44, 56, 110, ….
         width: multiplies the 16, 32 and 64 channels.
-        shortcuts: False takes the skip connections away, as Li et al. (2018) did to show what they are for.
+        shortcuts: False removes the skip connections, as Li et al. (2018) did to show their effect.
 
     Raises:
         JobError: depth is not 6n+2 with n from 1 on, or width is below 1.

@@ -1,4 +1,4 @@
-"""The recipes by their names: what trains each of them, and the callback of its landscapes."""
+"""The recipes by their names: the function that trains each, and the callback of its landscapes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Recipe:
 
     Args:
         module: its name; it is imported when the recipe is used, since it loads torch.
-        about: what it is, in a line.
+        about: a description in one line.
     """
 
     module: str
@@ -25,7 +25,7 @@ class Recipe:
 
     @property
     def problem(self) -> str:
-        """The callback of a job that computes its landscapes."""
+        """The callback for a job with its landscapes."""
         return f"{self.module}:problem"
 
 
@@ -41,7 +41,7 @@ RECIPES = {
 
 
 def recipe(name: str) -> TrainFunction:
-    """The function that trains a recipe.
+    """The training function of a recipe.
 
     Example:
         >>> import inspect

@@ -1,4 +1,4 @@
-"""`figure`: from a surface and a kind to a plotly figure, which is laid out anew for print where it is asked for."""
+"""`figure`: from a surface and a kind to a plotly figure, which is laid out again for print if requested."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from landscape.views.prepare.uncertainty import Bars
 from landscape.views.prepare.words import capitalised, wrap
 
 # ----------------------------------------------------------------------------------------------------
-# A drawn figure laid out anew for print: of a given width, with words of a given size, nothing cut off.
+# The layout of a drawn figure for print: a given width and font size, with nothing cut off.
 
 LETTER, LINE = 0.56, 1.3  # the mean width of a letter and the height of a line, in font sizes
 ROOMY = 480.0  # pixels: a narrower scene has no room for the long names of its axes
-TALLEST = 1.35  # height of a plot at most, in widths
+TALLEST = 1.35  # the greatest height of a plot, in widths
 TITLE, AXIS, SMALL = 14 / 12, 12.5 / 12, 11 / 12  # sizes of words, in font sizes
 ROW_GAP = 6.5  # pixels between two rows of the legend
 # Of the legend: pixels of an entry's symbol and gaps, and the width of a letter in font sizes.
@@ -37,9 +37,9 @@ KEY_PX, KEY_LETTER = 40.0, 0.46
 
 
 def fit_to_paper(figure: go.Figure, spec: FigureSpec) -> None:
-    """Lay a drawn figure out for the width, the font and the size of words asked for; `figure` is changed.
+    """Lay out a drawn figure for the width, the font and the font size of `spec`; changes `figure`.
 
-    Buttons and sliders are taken away, as paper has none.
+    Buttons and sliders are removed, since paper has none.
     """
     if spec.font is not None:
         figure.layout.font.family = f"{spec.font}, {FONT}"
@@ -62,7 +62,7 @@ def fit_to_paper(figure: go.Figure, spec: FigureSpec) -> None:
 
 @dataclass(frozen=True)
 class PrintLayout:
-    """Sizes in pixels: the plot area, the margin (left, right, top, bottom), and where the caption begins below it."""
+    """Sizes in pixels: the plot area, the margin (left, right, top, bottom), and the start of the caption below it."""
 
     plot: tuple[float, float]
     margin: tuple[float, float, float, float]
@@ -71,7 +71,7 @@ class PrintLayout:
 
 
 def _without_controls(figure: go.Figure) -> str:
-    """Take buttons, slider and frames away; what the slider showed, such as 'gamma = 0', empty where there was none."""
+    """Remove buttons, slider and frames; returns the slider's text, such as 'gamma = 0', empty without a slider."""
     sliders = figure.layout.sliders
     name = ""
     if sliders:
@@ -90,7 +90,7 @@ def axes_of(figure: go.Figure) -> Iterator[Any]:
 
 
 def colour_bars(figure: go.Figure) -> list[Any]:
-    """The colour bars that are seen."""
+    """The visible colour bars."""
     bars = [trace.colorbar for trace in figure.data if trace.type in ("contour", "surface", "heatmap")]
     bars += [trace.marker.colorbar for trace in figure.data if trace.type in ("scatter", "scatter3d")]
     return [bar for bar in bars if bar.tickvals is not None and bar.showticklabels is not False]
@@ -111,7 +111,7 @@ def _set_fonts(figure: go.Figure, font: float) -> None:
 
 
 def _place(figure: go.Figure, width: float, font: float, named_slice: bool) -> PrintLayout:
-    """Where plot, legend and caption lie; the layout's size, margin and legend are set."""
+    """The places of plot, legend and caption; sets the layout's size, margin and legend."""
     layout, meta = figure.layout, figure.layout.meta
     space = bool(meta.get("space"))
     left = right = 0.3 * font if space else 0.8 * font
@@ -127,7 +127,7 @@ def _place(figure: go.Figure, width: float, font: float, named_slice: bool) -> P
     top = (0.8 + above + (LINE if named_slice else 0)) * font
     plot_width = max(width - left - right, 0.3 * width)
     height = plot_width * (0.84 if space else meta["plot"][1] / meta["plot"][0])
-    if height > TALLEST * plot_width:  # the width that is left over goes to both sides
+    if height > TALLEST * plot_width:  # the remaining width goes to both sides
         narrower = plot_width * (TALLEST * plot_width / height) if meta["equal"] else plot_width
         left, right = left + (plot_width - narrower) / 2, right + (plot_width - narrower) / 2
         height, plot_width = TALLEST * plot_width, narrower
@@ -141,7 +141,7 @@ def _place(figure: go.Figure, width: float, font: float, named_slice: bool) -> P
     layout.margin = {"l": left, "r": right, "t": top, "b": bottom, "pad": 0, "autoexpand": False}
     layout.title.y = 1 - (0.6 + 0.5 * TITLE) * font / layout.height
     layout.legend.update(x=(0.5 * font - left) / plot_width, y=-legend_at / height, tracegroupgap=0)
-    for trace in figure.data:  # plotly fills the rows of its legend only where each entry is a group of its own
+    for trace in figure.data:  # plotly fills the rows of its legend only if each entry is a group of its own
         trace.legendgroup = trace.legendgroup or trace.name
     for axis in axes_of(figure):
         if axis.title.text:
@@ -151,7 +151,7 @@ def _place(figure: go.Figure, width: float, font: float, named_slice: bool) -> P
 
 
 def _tick_letters(figure: go.Figure) -> int:
-    """The letters of the longest label of the y axes, as far as they are known beforehand."""
+    """The number of letters of the longest known label of the y axes."""
     labels = [str(label) for axis in axes_of(figure) if axis.ticktext is not None for label in axis.ticktext]
     return max([*map(len, labels), 5])
 
@@ -164,11 +164,11 @@ def _bar_width(bar: Any, font: float) -> float:
 
 
 def _narrow_scene(scene: Any) -> None:
-    """Step back, and name the axes by their first words: what they are at length is for the caption."""
+    """Move the camera back, and name the axes by their first words: the caption has their full names."""
     for axis in (scene.xaxis, scene.yaxis, scene.zaxis):
         axis.title.text = (axis.title.text or "").partition(":")[0]
     if scene.zaxis.tickvals is not None:
-        scene.zaxis.title.text = ""  # these ticks are those of the colour bar, which has the name
+        scene.zaxis.title.text = ""  # the colour bar has these ticks and the name
     eye = scene.camera.eye
     scene.camera.eye = {"x": eye.x * 1.3, "y": eye.y * 1.3, "z": eye.z * 1.3}
 
@@ -187,9 +187,9 @@ def entries(figure: go.Figure) -> list[str]:
 
 
 def legend_rows(names: Sequence[str], width: float, font: float) -> int:
-    """Rows that plotly's legend takes below the plot, each filled as far as the next entry fits.
+    """The number of rows of plotly's legend below the plot; a row is filled while the next entry fits.
 
-    It may be as wide as the plot and the margin to the left of it.
+    The legend may be as wide as the plot and its left margin.
     """
     rows, filled = 0, math.inf
     for name in names:
@@ -199,7 +199,7 @@ def legend_rows(names: Sequence[str], width: float, font: float) -> int:
 
 
 def _scale_marks(trace: Any, marks: float, font: float) -> None:
-    """Lines and symbols of a trace `marks` times as large, labels of its lines in the size of small words."""
+    """Enlarge lines and symbols of a trace by `marks`; labels of its lines get the size of small text."""
     if trace.type == "contour":
         trace.line.width = (trace.line.width or 1.0) * marks
         if trace.contours.showlabels:
@@ -207,7 +207,7 @@ def _scale_marks(trace: Any, marks: float, font: float) -> None:
     elif trace.type in ("scatter", "scatter3d"):
         size = trace.marker.size
         if size is not None:
-            trace.marker.size = [each * marks for each in size] if isinstance(size, (tuple, list)) else size * marks
+            trace.marker.size = [length * marks for length in size] if isinstance(size, (tuple, list)) else size * marks
         for line in (trace.line, trace.marker.line):
             if line.width:
                 line.width *= marks
@@ -216,7 +216,7 @@ def _scale_marks(trace: Any, marks: float, font: float) -> None:
 
 
 def _lay_annotations(figure: go.Figure, place: PrintLayout, font: float, marks: float, slice_name: str) -> None:
-    """The caption, the name of a slice, and the numbers beside the path, as many as keep clear of each other."""
+    """Place the caption, the name of a slice, and as many numbers beside the path as do not overlap."""
     layout = figure.layout
     notes = [note for note in layout.annotations if note.name not in ("caption", "step")]
     for note in notes:
@@ -245,7 +245,7 @@ def _lay_annotations(figure: go.Figure, place: PrintLayout, font: float, marks: 
 
 
 def _apart(steps: list[Any], figure: go.Figure, place: PrintLayout, font: float, marks: float) -> list[Any]:
-    """The numbers beside the path that stand clear of each other; the last and the first of them stay."""
+    """The numbers beside the path that do not overlap; the last and the first of them always stay."""
     x, y = figure.layout.xaxis.range, figure.layout.yaxis.range
     kept: list[Any] = []
     spots: list[tuple[float, float]] = []
@@ -260,18 +260,18 @@ def _apart(steps: list[Any], figure: go.Figure, place: PrintLayout, font: float,
 
 
 # ----------------------------------------------------------------------------------------------------
-# The barcode of a landscape with any number of axes: of each minimum a bar as long as its persistence.
+# The barcode of a landscape with any number of axes: for each minimum a bar as long as its persistence.
 
 PLOT_PX, SHORTEST_PX, TALLEST_PX, ROW_PX = 620, 130, 560, 26
 THICKNESS = 0.62  # of a row
-MOST_VALUES = 25  # rows that have their values beside them; of more, those above the noise come first
+MOST_VALUES = 25  # rows with their values beside them; if there are more, those above the noise come first
 BELOW_COLOUR = {"light": "#b4bac4", "dark": "#5b6675"}
 ABOVE_COLOUR = {"light": CURVES[0], "dark": DARK_CURVES[0]}
 
 
 def draw_barcode(data: FigureData, spec: FigureSpec) -> go.Figure:
-    """The minima by their persistence, the longest bars above; those that end within the noise are grey."""
-    notes_on_values = {capitalised(note) for note in data.scale.notes}  # of a range that is not drawn here
+    """The minima by their persistence, the longest bars at the top; those that end within the noise are grey."""
+    notes_on_values = {capitalised(note) for note in data.scale.notes}  # on a range that is not drawn here
     data = replace(data, caption=tuple(part for part in data.caption if part not in notes_on_values))
     assert data.extrema is not None
     bars, log = data.extrema.bars, data.scale.log
@@ -287,9 +287,9 @@ def draw_barcode(data: FigureData, spec: FigureSpec) -> go.Figure:
 
 
 def bar_range(bars: Bars, log: bool) -> tuple[float, float]:
-    """The ends of the axis of persistence, in drawn units: all bars that end and the threshold, with room to the right.
+    """The ends of the axis of persistence, in drawn units: it holds all finite bars and the threshold, with some room.
 
-    On a logarithmic axis, the shortest bar has a length, too.
+    On a logarithmic axis the shortest bar has a length, too.
     """
     lengths = bars.persistence[np.isfinite(bars.persistence) & (bars.persistence > 0)]
     ends = _drawn(np.array([end for end in (*lengths, bars.threshold) if end > 0] or [1.0]), log)
@@ -358,7 +358,7 @@ def _below_name(bars: Bars) -> str:
 
 
 def _endless(bars: Bars, spec: FigureSpec, high: float) -> list[go.Scatter]:
-    """An arrow at the end of the bar of each minimum from which no way leads to a lower one."""
+    """An arrow at the end of the bar of each minimum from which no path leads to a lower one."""
     rows = np.flatnonzero(np.isinf(bars.persistence))
     look = {"symbol": "triangle-right", "size": 13}
     markers = {theme: {"marker": look | {"color": colour}} for theme, colour in ABOVE_COLOUR.items()}
@@ -368,7 +368,7 @@ def _endless(bars: Bars, spec: FigureSpec, high: float) -> list[go.Scatter]:
 
 
 def _threshold(bars: Bars, spec: FigureSpec, log: bool) -> list[go.Scatter]:
-    """The line at which the noise ends; none where there is no bar, or no noise."""
+    """The line at which the noise ends; empty without bars or without noise."""
     if not len(bars.values) or bars.threshold <= 0:
         return []
     lines = {theme: {"line": {"color": ink, "width": 1.6, "dash": "dash"}} for theme, ink in INK.items()}
@@ -416,12 +416,12 @@ def figure(surface: Surface, kind: str | None = None, **options: Any) -> go.Figu
 
 
 def draw(surface: Surface, spec: FigureSpec) -> go.Figure:
-    """The figure that is asked for.
+    """The figure of a `FigureSpec`.
 
     Raises:
         JobError: the kind, the observable or the range does not fit the surface.
     """
-    if surface.record.categories(spec.observable) is None:  # what stands for names is not interpolated
+    if surface.record.categories(spec.observable) is None:  # values that are numbers of names are not interpolated
         surface = surface.merged()
     kind = KIND_TABLE[choose_kind(surface, spec.kind)]
     data = prepare(surface, replace(spec, extrema=spec.extrema or kind.extrema), kind.beside)
