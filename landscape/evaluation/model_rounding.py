@@ -1,20 +1,20 @@
-"""The weights of a network rounded to b bits, once they are set, and the inputs of its layers, once they are called.
+"""Rounding to b bits: of weights whenever they are set, of the inputs of layers whenever they are called.
 
-For b ≥ 2 the integers are symmetric, as int8 kernels have weights (Jacob et al. 2018, "Quantization and Training of
+For b ≥ 2 the integers are symmetric, like the weights of int8 kernels (Jacob et al. 2018, "Quantization and Training of
 Neural Networks for Efficient Integer-Arithmetic-Only Inference"; Nagel et al. 2021, "A White Paper on Neural Network
 Quantization", section 2.2): with n = 2^(b-1) - 1 levels on each side of zero,
 
     s = max(abs(w)) / n,    q = clamp(round(w · (1/s)), -n, n),    ŵ = s · q.
 
-`round` is to the nearest, ties to even. The product with the reciprocal, and not a quotient, is what torch and its
-int8 kernels compute; the two differ by one level where w lies within an ulp of the middle between two. The lowest
-integer, -2^(b-1), is not used. With b = 2 what is left is -s, 0 and s.
+`round` is to the nearest, ties to even. torch and its int8 kernels multiply by the reciprocal instead of dividing; the
+results differ by one level if w lies within an ulp of the middle between two levels. The lowest integer, -2^(b-1), is
+not used, so that b = 2 gives -s, 0 and s.
 
-For b = 1 this would leave zero alone. There ŵ = mean(abs(w)) · sign(w), with sign(0) = 1: of all rows α·{-1, 1}, that
-nearest to w in the Euclidean sense (Rastegari et al. 2016, "XNOR-Net", section 3.1).
+For b = 1 this formula would give only zero. There ŵ = mean(abs(w)) · sign(w), with sign(0) = 1: of all rows α·{-1, 1}
+the one nearest to w in the Euclidean norm (Rastegari et al. 2016, "XNOR-Net", section 3.1).
 
-A row of zeros stays zero. So does one whose largest weight is too small for 1/s to be finite (below about 4e-37 for
-8 bits in float32). A row with a weight that is not finite has no weight that is.
+A row of zeros stays zero, and so does a row whose largest weight is so small that 1/s is not finite (below about 4e-37
+for 8 bits in float32). If one weight of a row is not finite, none of the rounded row is.
 """
 
 from __future__ import annotations

@@ -24,16 +24,16 @@ from landscape.surface.surface import LOSS_SAMPLES, MOMENT_PARTS, MOMENTS, ORIGI
 # ----------------------------------------------------------------------------------------------------
 # The values of points: means and standard errors over the samples of every observable.
 
-Observed = dict[str, Tensor]  # per observable, float64 [samples]; `weight` among them where samples weigh differently
+Observed = dict[str, Tensor]  # per observable, float64 [samples]; with `weight` if samples have different weights
 Pieces = Sequence[Observed]  # the observables of one point, of every batch
 
 
 @dataclass(frozen=True)
 class BlockMoments:
-    """Moments of the complete blocks of samples at P points, from which an extension goes on, see `moments`.
+    """Moments of the complete blocks of samples at P points, from which an extension continues, see `moments`.
 
     Attributes:
-        rows: what they are of, R names, see `reduction.moment_rows`.
+        rows: the names of the R quantities, see `moment_rows`.
         table: float64 [P, R, 6].
     """
 
@@ -41,22 +41,22 @@ class BlockMoments:
     table: Floats
 
     def of_losses(self) -> Floats:
-        """Those of the loss, or of its terms: float64 [P, T, 6]."""
+        """The moments of the loss, or of its terms: float64 [P, T, 6]."""
         names = [row.removesuffix("-rise") for row in self.rows if row.endswith("-rise")]
         return self.table[:, [self.rows.index(name) for name in names]]
 
     def flat(self) -> Floats:
-        """As they are stored: float64 [P, 6·R]."""
+        """The table as stored: float64 [P, 6·R]."""
         return np.ascontiguousarray(self.table.reshape(len(self.table), -1))
 
 
 @dataclass(frozen=True)
 class SampleValues:
-    """The loss of every one of N samples at P points, and what belongs to the samples.
+    """The losses of N samples at P points, and the samples' losses at the origin and weights.
 
     Attributes:
         losses: float32 [P, N].
-        origin: float32 [N], at the origin; NaN where that is not known.
+        origin: float32 [N], at the origin; NaN if unknown.
         weights: float64 [N], the same at every point; 1 where `observe` returns none.
     """
 
@@ -65,20 +65,19 @@ class SampleValues:
     weights: Floats
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """By their names in the store."""
+        """The arrays by their names in the store."""
         return {LOSS_SAMPLES: self.losses, ORIGIN_SAMPLES: self.origin, SAMPLE_WEIGHTS: self.weights}
 
 
 @dataclass(frozen=True)
 class Values:
-    """Observables at P points: mean and standard error, float64 [P] each, by name; and the seconds they took.
+    """Observables at P points: mean and standard error, float64 [P] each, by name; and the seconds of the evaluation.
 
     `rise_stderr` is the standard error of the loss's rise over the origin, that of the mean of ℓᵢ(p) − ℓᵢ(0) over the
-    samples i. All points share the samples, so that noise which they have in common cancels. None where it was not
-    asked for.
-    `moments` and `samples` are None where they are not to be kept.
-    `weighted` says whether `observe` returned how much each sample counts. `of_terms` are, by name, the samples of each
-    term of a loss that is the sum of several, where they are to be kept; then `samples` is None.
+    samples i. All points share the samples, so that their common noise cancels. None if it was not requested.
+    `moments` and `samples` are None if they are not kept.
+    `weighted` says whether `observe` returned a weight for each sample. For a loss that is a sum of terms, `of_terms`
+    holds the samples of each term by name, if they are kept; then `samples` is None.
     """
 
     mean: Mapping[str, Floats]

@@ -269,7 +269,7 @@ def history_stamp(runs: Sequence[RunReader]) -> object:
     """A value that differs between two histories of these runs with their paths; None for a run in an object store.
 
     Raises:
-        GoneError: a run is not there any more.
+        GoneError: a run no longer exists.
     """
     stamps = []
     for run in runs:
@@ -310,12 +310,12 @@ def own_paths(run: RunReader) -> dict[str, ProjectedPath]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Several landscapes as figures, and as a table of what differs between them.
+# Several landscapes as figures, and as a table of their differences.
 
 T = TypeVar("T")
 
-FEW, DRAWN_OF_FEW = 2, 400  # landscapes that are drawn as finely as one alone; points per axis of these
-LEAST_DRAWN = 64  # points per axis, of any number of landscapes
+FEW, DRAWN_OF_FEW = 2, 400  # up to so many landscapes are drawn with so many points per axis
+LEAST_DRAWN = 64  # points per axis, for any number of landscapes
 
 
 @dataclass(frozen=True)
@@ -329,13 +329,13 @@ class Readable:
 
 
 def find_readable(items: Sequence[Item], runs: Mapping[str, RunReader | LandscapeError]) -> Readable:
-    """What of the items is there; one that is gone or damaged is left out, with a note.
+    """The items that can be read; one that is gone or damaged is left out, with a note.
 
     Args:
-        runs: the open run of each identifier, or why there is none.
+        runs: the open run of each identifier, or the error that explains why there is none.
 
     Raises:
-        LandscapeError: none of them can be read.
+        LandscapeError: none of the items can be read.
     """
     found: list[tuple[Item, RunReader, str]] = []
     errors: list[LandscapeError] = []
@@ -357,8 +357,8 @@ def compare_answer(there: Readable, asked: CompareQuery) -> Answer:
     """The answer of `api/compare`.
 
     Raises:
-        JobError: the landscapes cannot be compared so.
-        LandscapeError: one of them cannot be read any more.
+        JobError: the landscapes cannot be compared in this way.
+        LandscapeError: one of them can no longer be read.
     """
     most = DRAWN_OF_FEW if len(there.items) <= FEW else _most(len(there.items))
     pairs = list(zip(there.runs, there.items, strict=True))
@@ -378,7 +378,7 @@ def compare_answer(there: Readable, asked: CompareQuery) -> Answer:
 
 
 def _most(count: int) -> int:
-    """Points per axis of each of many landscapes, so that all of them together stay about as many as of a few."""
+    """Points per axis of each of `count` landscapes, so that the total is about that of a few."""
     return max(LEAST_DRAWN, round(DRAWN_OF_FEW * math.sqrt(FEW / count)))
 
 
@@ -394,7 +394,7 @@ def _labels(pairs: Sequence[tuple[RunReader, Item]]) -> list[str]:
 
 
 def _kind(views: Sequence[View], asked: CompareQuery) -> tuple[str | None, list[str]]:
-    """The kind that is asked for where it fits all landscapes and the mode, else none with a note."""
+    """The requested kind if it fits all landscapes and the mode, else None with a note."""
     axes = {len(view.sizes) for view in views}
     fitting = [set(COMPARISON_KINDS[asked.mode].get(count, ())) for count in axes]
     if not asked.comparison.kind or all(asked.comparison.kind in kinds for kinds in fitting):
@@ -409,16 +409,16 @@ def _word(kind: str) -> str:
     return title[:1].lower() + title[1:]
 
 
-def _figure(one: ComparedFigure, items: Sequence[Item]) -> str:
-    head = {"title": one.title, "caption": one.caption, "file": one.file, "items": [items[k].text for k in one.items]}
-    return with_figure(head, one.figure)
+def _figure(drawn: ComparedFigure, items: Sequence[Item]) -> str:
+    head = {"title": drawn.title, "caption": drawn.caption, "file": drawn.file}
+    return with_figure(head | {"items": [items[k].text for k in drawn.items]}, drawn.figure)
 
 
 def differences_answer(there: Readable) -> Answer:
     """The answer of `api/differences`.
 
     Raises:
-        LandscapeError: a landscape cannot be read any more.
+        LandscapeError: a landscape can no longer be read.
     """
     pairs = list(zip(there.runs, there.items, strict=True))
     notes = list(there.notes)
@@ -444,7 +444,7 @@ def differences_answer(there: Readable) -> Answer:
 def _documents(
     run: RunReader, notes: list[str]
 ) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]], Mapping[str, Any]]:
-    """What training recorded of a run, and what was measured of it; empty where that cannot be read, with a note."""
+    """The documents of a run's training and of its measures; an unreadable one is empty, with a note."""
     opened = Run(run.found.path)
 
     def read(ask: Callable[[], T], nothing: T) -> T:

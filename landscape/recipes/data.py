@@ -1,4 +1,4 @@
-"""The data of recipes: where they lie, MNIST's files, labels, and batches with random draws for augmentation."""
+"""The data of recipes: their place, MNIST's files, labels, and batches with random draws for augmentation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from landscape.model.run_files import read_network
 from landscape.problem.network import network_options
 
 COMMON_VARIABLE = "LANDSCAPE_DATA"
-REMEMBERED = "data"  # among what a run records of its network and data
+REMEMBERED = "data"  # the key of the data's place in the run's record
 log = logging.getLogger("landscape")
 
 
