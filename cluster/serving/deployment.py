@@ -134,7 +134,7 @@ class RayReplicas:
             except asyncio.CancelledError:
                 if is_cancelled_here():
                     raise
-                log.info("replica: it has ended, and what it computed with it; asking another one")
+                log.info("replica: it has ended before its answer; asking another one")
                 continue
             except Exception as error:  # an error of the replica, which a gRPC call raises unchanged
                 raise Refusal(FAILED, f"replica: {one_line(error)}") from error

@@ -63,9 +63,7 @@ class PointFile:
                     temporary.write_bytes(header)
             self._file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
             if os.pread(self._file, len(header), 0) != header:
-                raise JobError(
-                    f"keep: {quoted(str(self.path), 300)} is damaged; move it away, and values are kept anew"
-                )
+                raise JobError(f"keep: {quoted(str(self.path), 300)} is damaged; move it away to begin a new one")
             self._end = self._read()
         except OSError as error:
             raise JobError(f"keep: {quoted(str(self.path), 300)} cannot be written: {error.strerror}") from None
@@ -132,7 +130,7 @@ class PointFile:
                 break
             place += len(block)
         if end < os.fstat(self._file).st_size:
-            log.info("%s: the last rows were not written whole, and are computed again", self.path)
+            log.info("%s: the last rows are incomplete, and are computed again", self.path)
             os.ftruncate(self._file, end)
             os.fsync(self._file)
         return end
@@ -381,7 +379,7 @@ class ServedLandscape:
 
     def _replaced(self) -> Refusal:
         name = quoted(self.source.landscape)
-        return Refusal(NOT_FOUND, f"landscape: {name} was computed anew since this service began; start it again")
+        return Refusal(NOT_FOUND, f"landscape: {name} was computed again since this service began; restart the service")
 
 
 async def check_point_file(file: PointFile, key: str, replicas: Replicas) -> None:
@@ -400,8 +398,8 @@ async def check_point_file(file: PointFile, key: str, replicas: Replicas) -> Non
     computed = await replicas.points(key, np.frombuffer(point)[None])
     if computed.whole and not np.array_equal(computed.table[0], np.frombuffer(row), equal_nan=True):
         raise JobError(
-            f"keep: {quoted(str(file.path), 300)} holds other values than are computed now, as of other code or "
-            "another machine; move it away, and values are kept anew"
+            f"keep: {quoted(str(file.path), 300)} holds other values than this machine and code compute now; "
+            "move it away to begin a new one"
         )
 
 

@@ -245,7 +245,7 @@ class Resolver:
                 if served.point_file.path not in self._warned:
                     self._warned.add(served.point_file.path)
                     log.warning(
-                        "keep: %s is not written: %s; values are answered all the same", served.point_file.path, error
+                        "keep: %s is not written: %s; values are answered nevertheless", served.point_file.path, error
                     )
         for point, row in rows:
             self._cache.put(served.info.identity, point, row)

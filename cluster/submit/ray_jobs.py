@@ -111,7 +111,7 @@ def translate_errors(address: str, job: str = "") -> Iterator[None]:
         if "status code 404" in str(error) or "does not exist" in str(error):
             raise NotFoundError(
                 f"no job {quoted(job)} at {quoted(address)}, the only address that was asked; give the --address that "
-                "it was sent to, or, where this head was started anew and has forgotten it, submit it again: it goes on"
+                "it was sent to, or, if this head was restarted and has forgotten it, submit it again: it resumes"
             ) from None
         raise LandscapeError(f"the cluster at {quoted(address)} refuses: {first_line(str(error))}") from error
 

@@ -110,7 +110,9 @@ def refuse_apart(first: Side, second: Side) -> None:
     records = [side.store.record for side in (first, second)]
     for side, record in zip((first, second), records, strict=True):
         if record.is_imported or record.identity is None:
-            raise JobError(f"landscape {quoted(side.name)} was computed by no job, and what it is of is not known")
+            raise JobError(
+                f"landscape {quoted(side.name)} was not computed by a job, so its network and data are unknown"
+            )
     one, two = (record.identity for record in records if record.identity is not None)
     like = f"compute the second one with `like: {first.name}`"
     like += "" if first.path == second.path else f", in the run {first.run}"

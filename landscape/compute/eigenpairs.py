@@ -198,8 +198,8 @@ class KeptSteps:
         kept = float(np.frombuffer(data, np.float64)[0])
         if not math.isclose(kept, loss, rel_tol=SAME_LOSS, abs_tol=SAME_LOSS):
             log.warning(
-                "the loss at the origin is %.6g, and was %.6g when steps towards eigenvectors were kept: they begin "
-                "anew", loss, kept,
+                "the loss at the origin is %.6g, and was %.6g when steps towards eigenvectors were kept: they start "
+                "again", loss, kept,
             )  # fmt: skip
             self._folder().delete_below(self._path("").rstrip("/"))
 

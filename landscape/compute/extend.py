@@ -217,7 +217,7 @@ def _refuse_axes_of_samples(name: str, job: Job) -> None:
     if kinds:
         raise JobError(
             f"num_samples: landscape {quoted(name)} has axes of kind {kinds[0]}, which are others for more samples; "
-            "compute it anew under another name"
+            "compute it again under another name"
         )
 
 
@@ -227,10 +227,10 @@ def _refuse(store: LandscapeStore, step: More) -> None:
     if store.refusal:
         raise JobError(store.refusal)
     if not store.job.landscapes:
-        raise JobError(f"landscape {name} cannot be extended: its record holds no job; compute it anew")
+        raise JobError(f"landscape {name} cannot be extended: its record holds no job; compute it again")
     if store.levels():
         raise JobError(
-            f"landscape {name} cannot be extended: it has been refined, and its levels would be lost; compute it anew "
+            f"landscape {name} cannot be extended: it has been refined, and its levels would be lost; compute it again "
             "under another name, and extend that before it is refined"
         )
     if (why := why_incomplete(store)) is not None:
@@ -238,19 +238,19 @@ def _refuse(store: LandscapeStore, step: More) -> None:
     if step.num_samples is not None and record.of_points:
         what = "eigenvalues" if record.convexity is not None else "layers"
         raise JobError(
-            f"landscape {name} cannot be extended by samples: its {what} would all be computed anew; compute it "
+            f"landscape {name} cannot be extended by samples: its {what} would all be computed again; compute it "
             "under another name"
         )
     if step.num_samples is not None:
         if record.batch_norm != "eval":
             raise JobError(
                 f"num_samples: landscape {name} has batch_norm: {record.batch_norm}, whose values depend on all "
-                "samples of a batch; compute it anew under another name"
+                "samples of a batch; compute it again under another name"
             )
         if record.quantisation is not None and record.quantisation.activations:
             raise JobError(
                 f"num_samples: landscape {name} has activations calibrated over its samples, whose ranges would be "
-                "others over more; compute it anew under another name"
+                "others over more; compute it again under another name"
             )
         has = store.identity.num_samples or 0
         if step.num_samples < has:
@@ -332,8 +332,8 @@ def _wider_size(name: str, axis: str, coordinates: np.ndarray, limits: tuple[flo
         return size
     if not np.array_equal(axis_coordinates(size, float(first), float(last)), coordinates):
         raise JobError(
-            f"ranges: landscape {quoted(name)} cannot be extended along {axis}: its coordinates were fitted, and those "
-            f"of no range go on from them; leave [{', '.join(map(as_written, coordinates[[0, -1]]))}], or compute the "
+            f"ranges: landscape {quoted(name)} cannot be extended along {axis}: its coordinates were fitted, and no "
+            f"range continues them; leave [{', '.join(map(as_written, coordinates[[0, -1]]))}], or compute the "
             "wider range under another name"
         )
     if below < 0 or above < 0 or below.denominator != 1 or above.denominator != 1:

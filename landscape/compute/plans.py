@@ -233,7 +233,7 @@ def make_evaluator(
     if device.type != landscape.plan.device:
         raise JobError(
             f"device: landscape {quoted(landscape.name)} is computed on {landscape.plan.device}, here is "
-            f"{device.type}, and the bits would differ; go on where it was begun, or give it another name or run"
+            f"{device.type}, and the bits would differ; resume on such a device, or give it another name or run"
         )
     with in_folder(prepared.folder):
         return Evaluator(

@@ -158,7 +158,7 @@ def recorded_fields(run: str, store: LandscapeStore, problem: Callback | None = 
     if store.refusal:
         raise JobError(store.refusal)
     if not store.job.landscapes:
-        raise JobError(f"landscape {quoted(store.name)}: its record holds no job; compute it anew under another name")
+        raise JobError(f"landscape {quoted(store.name)}: its record holds no job; compute it again under another name")
     spec = {**spec_as_computed(store.record), "name": store.name}
     return {
         **store.job.whole,

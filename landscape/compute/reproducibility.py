@@ -120,7 +120,7 @@ def compute_reference_point(
     if difference:
         raise NotReproduced(
             f"this landscape cannot be extended here: with its first samples {reference.processor} gives {difference}, "
-            "as computed on all of them; the code or a version has changed: go back to those, or compute it anew"
+            "as computed on all of them; the code or a version has changed: go back to those, or compute it again"
         )
     return reference
 

@@ -260,8 +260,8 @@ def extension_of(
     _refuse_other_observables(name, before, now, adds)
     if plan != recorded_plan(store):
         raise JobError(
-            f"extend: landscape {name} was computed anew by another plan since {quoted(begun)} was begun; drop that by "
-            f"landscape rm RUN {begun}"
+            f"extend: landscape {name} was computed again by another plan since {quoted(begun)} was begun; drop that "
+            f"by landscape rm RUN {begun}"
         )
     old = store.grid()
     if old is None:
@@ -370,7 +370,7 @@ def refinement_of(store: LandscapeStore, identity: Mapping[str, Any], plan: Plan
             "change it back"
         )
     if plan != recorded_plan(store):
-        raise JobError(f"landscape {name} was computed anew by another plan since it was refined; give it another name")
+        raise JobError(f"landscape {name} was computed by another plan since it was refined; give it another name")
     return Refinement(store, (0,) * len(store.shape), store.shape, plan, None, more_observables=False)
 
 

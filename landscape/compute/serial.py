@@ -118,7 +118,7 @@ def run_prepared(prepared: PreparedJob, options: RunOptions, open_one: OpenOne =
     def on_point() -> None:  # the evaluator calls it before each point
         if options.stop():
             raise Interrupted(
-                f"run {quoted(prepared.run)} is interrupted; what is done is kept: the same command goes on"
+                f"run {quoted(prepared.run)} is interrupted; finished tiles are kept: the same command goes on"
             )
 
     prepared.log_warnings()

@@ -324,8 +324,8 @@ def reopen_store(prepared: PreparedJob, landscape: PreparedLandscape) -> Landsca
     recomputed = [axis.record.digest for axis in landscape.directions]
     if recomputed != store.direction_digests():
         raise JobError(
-            f"directions: those of landscape {quoted(landscape.name)} had to be made anew, and this machine rounds "
-            "them differently; go on where it was begun, or give it another name or run"
+            f"directions: those of landscape {quoted(landscape.name)} were recomputed, and this machine rounds "
+            "them differently; resume on the machine where it was begun, or give it another name or run"
         )
     if level is not None and store.record.level is not None:
         blocks = join_levels(store.record.level, level)
@@ -439,6 +439,6 @@ def _refuse_other(extension: Extension, name: str, tile: Tile, evaluated: Mappin
         if differ.any() and extension.exact:
             raise NotReproduced(
                 f"landscape {quoted(name)} cannot be extended: {observable} {now[differ][0]:.9g} where it holds "
-                f"{before[differ][0]:.9g}; the code or a version has changed: go back to those, or compute it anew "
+                f"{before[differ][0]:.9g}; the code or a version has changed: go back to those, or compute it again "
                 "under another name"
             )

@@ -128,7 +128,7 @@ def _refuse_other_values(first: Values, second: Values, changed: list[str], tole
             raise JobError(
                 f"observe: must give the same values for the same weights and samples, not {name} {value[0]:.6g} and "
                 f"then {second.arrays()[name][0]:.6g}: {because}; draw with torch, numpy or random, which are seeded "
-                "anew at every point"
+                "again at every point"
             )
 
 

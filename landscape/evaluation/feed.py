@@ -155,7 +155,9 @@ class AnyShape:
             batch = self._make(index)
             size += tensor_bytes(batch)
             if size > self._limit:
-                log.info("data: the batches take more than %.3g MB and are made anew at every point", self._limit / 1e6)
+                log.info(
+                    "data: the batches take more than %.3g MB and are made again at every point", self._limit / 1e6
+                )
                 break
             batches.append(batch)
         return batches

@@ -149,7 +149,7 @@ NO_TOKEN = (
     "<body style='font: 16px/1.5 sans-serif; max-width: 40em; margin: 4em auto; padding: 0 1em'>"
     "<h1 style='font-size: 1.2em'>This page asks for a token</h1>"
     "<p>Open the whole address that <code>landscape view</code> has printed, with its token. "
-    "If the server was started anew since, the token is a new one.</p></body></html>"
+    "After a restart of the server the token is a new one.</p></body></html>"
 )
 
 

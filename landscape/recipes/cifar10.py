@@ -110,7 +110,7 @@ def _read_npz(file: Path, split: Split) -> tuple[np.ndarray, np.ndarray]:
     except JobError:
         raise
     except DAMAGED as error:
-        raise JobError(f"data: {quoted(str(file))} cannot be read: {message_of(error)}; make it anew") from None
+        raise JobError(f"data: {quoted(str(file))} cannot be read: {message_of(error)}; create it again") from None
     if images.ndim == 4 and images.shape[-1] == 3:
         images = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
     return images, labels

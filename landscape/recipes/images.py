@@ -452,8 +452,8 @@ def explain_lost_decoders() -> Iterator[None]:
         if not str(error).startswith("DataLoader worker"):
             raise
         raise LandscapeError(
-            "decoders: a process that decodes images was killed, as happens where memory runs out; begin again, which "
-            "goes on from the last checkpoint, with fewer decoders or more memory"
+            "decoders: a process that decodes images was killed, perhaps since memory ran out; give the command again "
+            "with fewer decoders or more memory: it resumes from the last checkpoint"
         ) from None
 
 

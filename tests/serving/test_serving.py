@@ -345,7 +345,7 @@ def test_a_run_of_other_code_is_neither_answered_for_nor_are_its_kept_values_tak
         compute(tmp_path, 2.0)
         time.sleep(2.1)  # what the documentation promises
         status, _, answer = running.ask(f"{PLANE}/points", body)
-        assert (status, "was computed anew since this service began" in answer["error"]) == (404, True)
+        assert (status, "was computed again since this service began" in answer["error"]) == (404, True)
     shutil.copytree(tmp_path / "old" / "served", tmp_path / "mlp" / "served", dirs_exist_ok=True)
     command = [sys.executable, "-m", "cluster", "serve", "mlp", "--port", "0", "--grpc-port", "0", "--keep"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

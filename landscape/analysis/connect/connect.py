@@ -407,7 +407,7 @@ def _ways(
     try:
         keep_with_landscape(prepared.run, landscape.name, connection=record)
     except LandscapeError as error:
-        log.warning("what lies on the line and the curve is not kept: %s", error)
+        log.warning("the values on the line and the curve are not kept: %s", error)
     return line, curve
 
 

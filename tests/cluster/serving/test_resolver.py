@@ -132,10 +132,13 @@ def test_a_landscape_that_was_computed_anew_is_not_answered_for(make_asker, copi
     run_serially(read_job("job.yaml"))
     asker.service.served["lenet/1/plane"].clock = lambda: 1e12
     reply = asker.post(f"{PLANE}/points", {"points": [[0.3, 0.4]]})
-    assert (reply.status, "was computed anew since this service began" in reply.json["error"]) == (404, True)
+    assert (reply.status, "was computed again since this service began" in reply.json["error"]) == (404, True)
 
 
-ANEW, GONE = "was computed anew since this service began; start it again", "is gone; put it back, or serve another one"
+ANEW, GONE = (
+    "was computed again since this service began; restart the service",
+    "is gone; put it back, or serve another one",
+)
 QUESTIONS = {
     "points": {"points": [[0.3, 0.4]]},
     "line": {"from": [-1, 0], "to": [1, 0], "count": 5},

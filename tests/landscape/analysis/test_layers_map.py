@@ -91,7 +91,7 @@ def test_a_refined_map_has_the_points_of_the_finer_one(computed, tmp_path):
 def test_a_wider_map_keeps_its_points_and_more_samples_are_refused(tmp_path):
     square = {**MAP, "size": 3, "range": [-20, 20], "layers": True}
     run(job_of(tmp_path / "a", square, num_samples=20))
-    with pytest.raises(JobError, match="cannot be extended by samples: its layers would all be computed anew"):
+    with pytest.raises(JobError, match="cannot be extended by samples: its layers would all be computed again"):
         extend(tmp_path / "a", "map", num_samples=23, problem=problem)
     extend(tmp_path / "a", "map", ranges=[(-40, 40), (-20, 20)], problem=problem)
     wide = run(job_of(tmp_path / "b", {**square, "size": [5, 3], "range": [[-40, 40], [-20, 20]]}, num_samples=20))[

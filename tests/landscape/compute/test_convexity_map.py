@@ -315,7 +315,7 @@ def test_other_steps_are_another_map(tmp_path, computed):
                 computed, Problem.supervised(mlp((5, 6, 4)), labelled(30), nn.CrossEntropyLoss(), []), num_samples=30
             )
         )
-    with pytest.raises(JobError, match="extended by samples: its eigenvalues would all be computed anew"):
+    with pytest.raises(JobError, match="extended by samples: its eigenvalues would all be computed again"):
         extend(computed, "map", num_samples=30, problem=network)
 
 

@@ -78,7 +78,7 @@ def test_an_extension_is_not_finished_with_values_of_another_plan(tmp_path, more
     shutil.rmtree(folder / "landscapes.zarr" / "a")
     compute(folder, batch_size=4)
     before = files_of(folder / "landscapes.zarr" / "a")
-    with pytest.raises(JobError, match=r"computed anew by another plan since 'a.extending' was begun; drop that by"):
+    with pytest.raises(JobError, match=r"computed again by another plan since 'a.extending' was begun; drop that by"):
         extend(folder, "a", problem=problem, **more)
     assert files_of(folder / "landscapes.zarr" / "a") == before
 
