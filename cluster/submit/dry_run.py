@@ -145,18 +145,18 @@ def compare(seen: LookReport, listing: SentFiles, run: str) -> list[str]:
             f"problem: the job opens {_name_files(stay)}, which would not travel ({why}); "
             f"say {asked}, or --no-look to send it as it is"
         )
-    found = []
+    warnings = []
     if secret:
-        found.append(
+        warnings.append(
             f"the job opens {_name_files(secret)}, which never travels ({SECRET}); "
             "give keys to the driver in its environment"
         )
     if outside:
-        found.append(
+        warnings.append(
             f"the job opens {_name_files(outside)}, beyond the folder that travels; copy it beside the job file, or "
             "open it by its whole path on a disk that every node sees: a relative path leads elsewhere there"
         )
-    return found
+    return warnings
 
 
 def _top_folders(names: list[str]) -> list[str]:

@@ -103,18 +103,18 @@ def parse_selector(given: list[str] | None) -> dict[str, str]:
     Raises:
         JobError: one of them is not of this form.
     """
-    found = {}
+    labels = {}
     for text in given or []:
         key, equals, value = text.partition("=")
         if not key or not equals:
             raise JobError(f"selector: must be key=value, a label of the nodes, not {quoted(text)}")
-        found[key] = value
-    return found
+        labels[key] = value
+    return labels
 
 
 def parse_tolerations(given: list[str] | None) -> tuple[dict[str, str], ...]:
     """`key`, `key=value` or either with `:Effect`, as kubectl writes taints."""
-    found = []
+    tolerations = []
     for text in given or []:
         taint, _, effect = text.partition(":")
         key, equals, value = taint.partition("=")
@@ -124,8 +124,8 @@ def parse_tolerations(given: list[str] | None) -> tuple[dict[str, str], ...]:
                 f"not {quoted(text)}"
             )
         match = {"operator": "Equal", "value": value} if equals else {"operator": "Exists"}
-        found.append({"key": key, **match, **({"effect": effect} if effect else {})})
-    return tuple(found)
+        tolerations.append({"key": key, **match, **({"effect": effect} if effect else {})})
+    return tuple(tolerations)
 
 
 def run_on_cluster(run: str, claim: str | None, mount: str) -> str:

@@ -228,8 +228,8 @@ def job_state(identifier: str, target: str, place: str, state: str, **fields: An
         fields: the other keys: since, exit_code, entrypoint, message, run.
     """
     texts = {name: flat(str(fields.pop(name, "") or "")) for name in ("entrypoint", "message", "run")}
-    known = {"id": identifier, "target": target, "place": place, "state": flat(state).upper() or "UNKNOWN"}
-    return known | fields | texts
+    document = {"id": identifier, "target": target, "place": place, "state": flat(state).upper() or "UNKNOWN"}
+    return document | fields | texts
 
 
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")

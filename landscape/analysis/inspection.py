@@ -115,10 +115,10 @@ def inspect_point(
         # The layers first: if user code raises, they tell in which one.
         seen = answers.ask(setting, [LayersAt(place, gradients) for place in dict.fromkeys((point, origin))])
         (values,) = answers.ask(setting, [AtPoints(np.array([point, origin], np.float64))])
-    found = [tuple(layers.findings(thresholds)) for layers in seen]
+    findings = [tuple(layers.findings(thresholds)) for layers in seen]
     losses, errors = values.mean["loss"].tolist(), values.stderr["loss"].tolist()
     return Inspection(
-        path, name, axes, point, why, losses[0], errors[0], losses[1], seen[0], seen[-1], found[0], found[-1],
+        path, name, axes, point, why, losses[0], errors[0], losses[1], seen[0], seen[-1], findings[0], findings[-1],
         thresholds,
     )  # fmt: skip
 

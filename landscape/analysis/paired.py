@@ -40,16 +40,16 @@ def evaluated(executor: Executor, settings: Sequence[EvaluationSetting], points:
         settings: those of the first and of the second landscape, over the same samples.
         points: [P, axes].
     """
-    found = [answers_at(executor, setting, points) for setting in settings]
+    answers = [answers_at(executor, setting, points) for setting in settings]
     factors = terms_of(observe) or {}
     rows = [
         [
             np.concatenate([answer.mean["loss"] for answer in values]),
             np.concatenate([answer.stderr["loss"] for answer in values]),
         ]
-        for values in found
+        for values in answers
     ]
-    errors = [of_pair(one, two, factors) for one, two in zip(*found, strict=True)]
+    errors = [of_pair(one, two, factors) for one, two in zip(*answers, strict=True)]
     (first, one), (second, two) = rows
     return Pairs(first, second, np.concatenate(errors), np.hypot(one, two))
 

@@ -72,15 +72,15 @@ def sides_of(first: str, second: str) -> tuple[Side, Side] | None:
     Raises:
         JobError, NotFoundError: one of them names a landscape, and the other one does not.
     """
-    found = [_side_of(text) for text in (first, second)]
-    if found[0] is None and found[1] is None:
+    sides = [_side_of(text) for text in (first, second)]
+    if sides[0] is None and sides[1] is None:
         return None
-    for text, side in zip((first, second), found, strict=True):
+    for text, side in zip((first, second), sides, strict=True):
         if side is None:
             raise _missing(text)
-    assert found[0] is not None
-    assert found[1] is not None
-    return found[0], found[1]
+    assert sides[0] is not None
+    assert sides[1] is not None
+    return sides[0], sides[1]
 
 
 def _side_of(text: str) -> Side | None:

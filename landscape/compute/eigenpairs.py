@@ -332,11 +332,11 @@ def spectrum_of(executor: Executor, prepared: PreparedJob, ranks: tuple[int, ...
         loss = _loss_at(executor, setting)
         with run_lock(kept.place):  # another process with the same job would compute the same steps
             krylov = kept_lanczos(operator, kept, ranks, loss, seed=seed, steps=steps, product=product, on_step=tell)
-        found = {rank: krylov.pair(rank) for rank in ranks}
-        if flat := _explain_flatness(operator, found, loss):
+        ritz_pairs = {rank: krylov.pair(rank) for rank in ranks}
+        if flat := _explain_flatness(operator, ritz_pairs, loss):
             kept.remove()
             raise JobError(flat)
-        pairs = {rank: _make_eigenpair(operator, pair, loss) for rank, pair in found.items()}
+        pairs = {rank: _make_eigenpair(operator, pair, loss) for rank, pair in ritz_pairs.items()}
     except JobError as error:
         if isinstance(error, _NotFiniteHessian) or not kept.is_begun:
             kept.remove()  # also the lock, which a job refused at its first product would leave behind

@@ -282,23 +282,23 @@ def statistics_warnings(
     lines = [
         spec.name for spec in specs if any(isinstance(direction, TowardsDirection) for direction in spec.directions)
     ]
-    found = []
+    warnings = []
     if paths:
-        found.append(
+        warnings.append(
             f"batch_norm: eval keeps the origin's statistics at every point of {', '.join(paths)}, also below "
             f"snapshots, which have their own: the picture may show training going uphill; {ANEW}"
         )
     if lines:
-        found.append(
+        warnings.append(
             f"batch_norm: eval mixes the statistics of both ends along the line of {', '.join(lines)}, and {WHY}: the "
             f"barrier may be theirs; {ANEW}"
         )
     if planes:
-        found.append(
+        warnings.append(
             f"batch_norm: eval mixes the statistics of the networks at every point of {', '.join(planes)}, and {WHY}: "
             f"what rises between them may be theirs; {ANEW}"
         )
-    return found
+    return warnings
 
 
 def _has_snapshots(landscape: PreparedLandscape) -> bool:

@@ -362,9 +362,9 @@ def _by_differences(
     around = AtPoints(h * np.array([[-1.0], [-0.5], [0.0], [0.5], [1.0]]), keep=True)
     (values,) = _in_float64(executor, line, [around])
     kept = {"loss": values.samples} if terms is None else values.of_terms
-    found = {name: losses for name, losses in kept.items() if losses is not None}
-    far = _sum_terms({name: _second_difference(losses, (0, 2, 4), h) for name, losses in found.items()}, terms)
-    near = _sum_terms({name: _second_difference(losses, (1, 2, 3), h / 2) for name, losses in found.items()}, terms)
+    sampled = {name: losses for name, losses in kept.items() if losses is not None}
+    far = _sum_terms({name: _second_difference(losses, (0, 2, 4), h) for name, losses in sampled.items()}, terms)
+    near = _sum_terms({name: _second_difference(losses, (1, 2, 3), h / 2) for name, losses in sampled.items()}, terms)
     if far is None or near is None or not math.isfinite(far.stderr):
         return far
     return far if math.isclose(far.stderr, near.stderr, rel_tol=SAME_ERROR) else None

@@ -127,9 +127,9 @@ def refuse_other_layers(source: PreparedJob, packed: PreparedJob) -> None:
     for mine, theirs in zip(source.landscapes, packed.landscapes, strict=True):
         if mine.record.layers is None or theirs.record.layers is None:
             continue
-        left = [name for name in mine.record.layers.layers if name not in theirs.record.layers.layers]
-        if left or mine.record.layers.layers != theirs.record.layers.layers:
-            what = f" such as {quoted(left[0])}" if left else ""
+        missing = [name for name in mine.record.layers.layers if name not in theirs.record.layers.layers]
+        if missing or mine.record.layers.layers != theirs.record.layers.layers:
+            what = f" such as {quoted(missing[0])}" if missing else ""
             raise JobError(
                 f"layers: must be left out of landscape {quoted(mine.name)} to be packed, as the packed network has "
                 f"operations in place of layers{what}; or run the job from its source"

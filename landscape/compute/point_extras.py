@@ -195,10 +195,10 @@ def with_eigenvalues(evaluator: Evaluator, points: Floats, values: Values, conve
     for row, point, loss in zip(table, points.tolist(), values.mean["loss"], strict=True):
         if np.isfinite(loss):
             row[:] = _ends_at(evaluator, point, convexity)[: len(names)]
-    found = {name: np.ascontiguousarray(table[:, column]) for column, name in enumerate(names)}
+    arrays = {name: np.ascontiguousarray(table[:, column]) for column, name in enumerate(names)}
     seconds = values.seconds + time.perf_counter() - start
     errors = {name: nothing.copy() for name in names}
-    return replace(values, mean={**values.mean, **found}, stderr={**values.stderr, **errors}, seconds=seconds)
+    return replace(values, mean={**values.mean, **arrays}, stderr={**values.stderr, **errors}, seconds=seconds)
 
 
 def _ends_at(evaluator: Evaluator, point: Sequence[float], convexity: ConvexityRecord) -> tuple[float, ...]:
@@ -395,10 +395,10 @@ def with_layers(evaluator: Evaluator, points: Floats, values: Values, record: La
     start, names = time.perf_counter(), record.observables
     table = np.array([_row(layers_at(evaluator, point), record) for point in points.tolist()], np.float64)
     table = table.reshape(len(points), len(names))
-    found = {name: np.ascontiguousarray(table[:, column]) for column, name in enumerate(names)}
+    arrays = {name: np.ascontiguousarray(table[:, column]) for column, name in enumerate(names)}
     errors = {name: np.full(len(points), np.nan) for name in names}
     seconds = values.seconds + time.perf_counter() - start
-    return replace(values, mean={**values.mean, **found}, stderr={**values.stderr, **errors}, seconds=seconds)
+    return replace(values, mean={**values.mean, **arrays}, stderr={**values.stderr, **errors}, seconds=seconds)
 
 
 def _row(seen: LayersSeen, record: LayersRecord) -> Sequence[float]:

@@ -167,7 +167,7 @@ def gauss_newton_products(
             outputs, parameters, weights, create_graph=True, allow_unused=True, materialize_grads=True
         )
     rows = [k for k, slope in enumerate(pulled) if slope.requires_grad]
-    found = []
+    products = []
     for vector in vectors:
         with second_derivatives():
             (pushed,) = torch.autograd.grad(
@@ -179,8 +179,8 @@ def gauss_newton_products(
         product = torch.autograd.grad(
             outputs, parameters, curved, retain_graph=True, allow_unused=True, materialize_grads=True
         )
-        found.append([part.detach() for part in product])
-    return found
+        products.append([part.detach() for part in product])
+    return products
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -331,12 +331,12 @@ class Differentiation:
 
     def totals(self, block: int) -> dict[str, float]:
         """Σ wᵢ over a block, of the loss or of each of its terms."""
-        found: dict[str, float] = {}
+        totals: dict[str, float] = {}
         with self._computing(), torch.no_grad():
             for batch in self._batches(block):
                 for name, _, weights in self._losses(batch):
-                    found[name] = found.get(name, 0.0) + float(weights.sum())
-        return found
+                    totals[name] = totals.get(name, 0.0) + float(weights.sum())
+        return totals
 
     def gradient(self, block: int, factors: Mapping[str, float]) -> Tensor:
         """A block's part of ∇L: Σₜ fₜ·Σᵢ wᵢ·∇ℓᵢ, float64 [P] on the CPU.
@@ -473,19 +473,19 @@ class Differentiation:
         rms = math.sqrt(
             sum(float(parameter.detach().double().square().sum()) for parameter in self.parameters) / self.size
         )
-        found = []
+        products = []
         for vector in vectors:
             size = float(vector.norm())
             if size == 0:
-                found.append(self._zeros())
+                products.append(self._zeros())
                 continue
             step = math.sqrt(torch.finfo(torch.float64).eps) * max(1.0, rms) / size
             ends = []
             for sign in (1, -1):
                 with self.moved(sign * step * vector):
                     ends.append(self.gradient(block, factors).to(self._device))
-            found.append((ends[0] - ends[1]) / (2 * step))
-        return found
+            products.append((ends[0] - ends[1]) / (2 * step))
+        return products
 
     def _gauss_newton(self, block: int, factors: Mapping[str, float], vectors: Sequence[Tensor]) -> list[Tensor]:
         assert isinstance(self._observe, Supervised)

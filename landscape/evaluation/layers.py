@@ -67,11 +67,11 @@ class LayersSeen:
         """The rules that fire, in the order of computation: for each layer first its weights, then its outputs."""
         outputs = findings("outputs", [layer.seen() for layer in self.layers], thresholds)
         order = {layer.name: place for place, layer in enumerate(self.layers)}
-        found = [(float(order[finding.layer]), finding) for finding in outputs]
+        ordered = [(float(order[finding.layer]), finding) for finding in outputs]
         of_weights = findings("weights", self.weights, thresholds)
-        found += [(self._first_use(finding.layer) - 0.5, finding) for finding in of_weights]
+        ordered += [(self._first_use(finding.layer) - 0.5, finding) for finding in of_weights]
         gradients = findings("gradients", self.gradients or (), thresholds)
-        return [finding for _, finding in sorted(found, key=lambda pair: pair[0])] + gradients
+        return [finding for _, finding in sorted(ordered, key=lambda pair: pair[0])] + gradients
 
     def _first_use(self, parameter: str) -> float:
         """When a parameter is used: with the first layer of its module, or of a module that contains this module."""

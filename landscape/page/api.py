@@ -199,23 +199,23 @@ def _landscape(
     axes = view.surface.axes
     boxes = [*asked.box, *(_range(axis) for axis in axes[len(asked.box) :])]
     sizes = asked.size or own
-    found: dict[str, Any] = {"name": name}
-    found |= {"origin": recorded["origin"]} if recorded.get("origin") is not None else {}
+    document: dict[str, Any] = {"name": name}
+    document |= {"origin": recorded["origin"]} if recorded.get("origin") is not None else {}
     if recorded.get("trajectory") is not None:
-        found["trajectory"] = recorded["trajectory"]
-        found["axes"] = len(axes)
+        document["trajectory"] = recorded["trajectory"]
+        document["axes"] = len(axes)
     else:
-        found["directions"] = [
+        document["directions"] = [
             {key: value for key, value in direction.items() if value is not None}
             for direction in recorded.get("directions", ())
         ]
     if recorded.get("paths"):
-        found["paths"] = [
+        document["paths"] = [
             {key: value for key, value in path.items() if value is not None} for path in recorded["paths"]
         ]
-    found["size"] = list(sizes if len(sizes) > 1 else sizes * len(axes))
-    found["range"] = [list(box) for box in boxes]
-    return found
+    document["size"] = list(sizes if len(sizes) > 1 else sizes * len(axes))
+    document["range"] = [list(box) for box in boxes]
+    return document
 
 
 def _range(axis: Axis) -> tuple[float, float]:

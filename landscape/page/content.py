@@ -389,14 +389,14 @@ class Content:
         return record if progress == record.progress else record.changed(progress=progress)
 
     def _lowest(self) -> dict[str, float]:
-        found = [lowest_of(self.values, self.axes), *(level.lowest() for level in self.levels.every)]
-        return min((item for item in found if item), key=lambda item: item["loss"], default={})
+        lowest = [lowest_of(self.values, self.axes), *(level.lowest() for level in self.levels.every)]
+        return min((item for item in lowest if item), key=lambda item: item["loss"], default={})
 
     def generation(self, alive: bool) -> str:
         """A value that differs between two contents of the landscape."""
         record = self.store.record
-        told = (record.digest, record.provenance.created, record.origin_loss, record.progress.state, alive)
-        return digest([str(part) for part in (*told, self.noted.total, *self.levels.told())])[:16]
+        facts = (record.digest, record.provenance.created, record.origin_loss, record.progress.state, alive)
+        return digest([str(part) for part in (*facts, self.noted.total, *self.levels.told())])[:16]
 
 
 def picks_of(sizes: Sequence[int]) -> Picks | None:

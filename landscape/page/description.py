@@ -68,14 +68,14 @@ class LogTails:
     def news(self) -> list[dict[str, Any]]:
         """The last lines of the logs that have grown since the last call; none at the first call."""
         first, self._first = self._first, False
-        found: list[dict[str, Any]] = []
+        logs: list[dict[str, Any]] = []
         for name in self._names():
             stamp = self._stamp(name)
             if stamp is not None and self._told.get(name) != stamp:
                 self._told[name] = stamp
                 lines = None if first else self._tail(name)
-                found += [{"name": name, "lines": lines}] if lines is not None else []
-        return found
+                logs += [{"name": name, "lines": lines}] if lines is not None else []
+        return logs
 
     def _names(self) -> list[str]:
         if self._folder is None or self._folder.is_symlink():

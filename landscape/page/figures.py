@@ -337,19 +337,19 @@ def find_readable(items: Sequence[Item], runs: Mapping[str, RunReader | Landscap
     Raises:
         LandscapeError: none of the items can be read.
     """
-    found: list[tuple[Item, RunReader, str]] = []
+    readable: list[tuple[Item, RunReader, str]] = []
     errors: list[LandscapeError] = []
     for item in items:
         run = runs[item.run]
         try:
             if isinstance(run, LandscapeError):
                 raise run
-            found.append((item, run, run.view(item.landscape).generation))
+            readable.append((item, run, run.view(item.landscape).generation))
         except LandscapeError as error:
             errors.append(error)
-    if not found:
+    if not readable:
         raise errors[0]
-    columns = tuple(zip(*found, strict=True))
+    columns = tuple(zip(*readable, strict=True))
     return Readable(columns[0], columns[1], columns[2], tuple(f"Left out: {error}" for error in errors))
 
 

@@ -123,8 +123,8 @@ class LandscapeReader:
             # The tiles belong to another landscape, which the next look reports; or a finer grid is drawn.
             if current is not content or content.drawn_levels:
                 return [], current.generation(alive)
-            found = [content.block(observable, index, most) for index in sorted(tiles)]
-            return [block for block in found if block.states.size], content.generation(alive)
+            blocks = [content.block(observable, index, most) for index in sorted(tiles)]
+            return [block for block in blocks if block.states.size], content.generation(alive)
 
     def store(self) -> LandscapeStore:
         """The landscape, opened for reading, with its documents as of the last look."""

@@ -116,12 +116,12 @@ class RunWatch:
         change = self.reader.look()
         if not change:
             self._idle_cost = time.thread_time() - begun
-        told: dict[EventsQuery | None, bytes] = {}
+        tiles: dict[EventsQuery | None, bytes] = {}
         for interest in wanted:
-            found = change.changed.get(interest.followed_landscape)
-            if found is not None and found.tiles and not found.anew:
+            landscape_change = change.changed.get(interest.followed_landscape)
+            if landscape_change is not None and landscape_change.tiles and not landscape_change.anew:
                 with contextlib.suppress(LandscapeError):  # removed meanwhile, or restarted without this observable
-                    told[interest] = self._tiles(interest, found.tiles, change.alive)
+                    tiles[interest] = self._tiles(interest, landscape_change.tiles, change.alive)
         now = time.monotonic()
         self._state_due = self._state_due or bool(change)
         due = self._state_due and now - self._state_told >= STATE_SECONDS
@@ -130,7 +130,7 @@ class RunWatch:
         if now - self._logs_read >= LOG_SECONDS:
             self._logs_read = now
             logs = [event("log", tail) for tail in self._logs.news()]
-        return News(change, told, state, tuple(logs), self._served(now))
+        return News(change, tiles, state, tuple(logs), self._served(now))
 
     def _served(self, now: float) -> bytes:
         """The event with the landscapes that a service serves; empty if they have not changed."""

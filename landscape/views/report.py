@@ -84,9 +84,9 @@ def groups(runs: Sequence[ReportRun]) -> list[Group]:
     """
     keys = dict.fromkeys((surface.name, len(surface.axes)) for run in runs for surface in run.surfaces)
     named = [_group(name, runs, [_first(run, axes, name) for run in runs]) for name, axes in keys]
-    found = [group for group in named if len(group.surfaces) > 1]
-    if found:
-        return found
+    groups = [group for group in named if len(group.surfaces) > 1]
+    if groups:
+        return groups
     words = {1: "Lines", 2: "Planes", 3: "Volumes"}
     alike = [_group(words[axes], runs, [_first(run, axes) for run in runs]) for axes in words]
     return [group for group in alike if len(group.surfaces) > 1]

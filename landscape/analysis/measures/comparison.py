@@ -58,7 +58,7 @@ def resampled_apart(first: Floats, other: Floats, weights: Floats, seed: int = S
     """The difference of the means of two tables over the same samples; their lines are drawn separately."""
     samples = first.shape[1]
     generator = np.random.default_rng(seed)
-    found = []
+    drawn = []
     together = max(1, AT_ONCE // samples)
     for start in range(0, REPEATS, together):
         count = min(together, REPEATS - start)
@@ -68,8 +68,8 @@ def resampled_apart(first: Floats, other: Floats, weights: Floats, seed: int = S
             of_lines = generator.multinomial(len(table), np.full(len(table), 1 / len(table)), count)
             sums = ((of_lines @ (table * weights)) * of_samples).sum(1)
             means.append(sums / (len(table) * (of_samples * weights).sum(1)))
-        found.append(means[1] - means[0])
-    differences = np.concatenate(found)
+        drawn.append(means[1] - means[0])
+    differences = np.concatenate(drawn)
     low, high = np.quantile(differences, [1 - TAIL, TAIL]).tolist()
     mean = float(((other.mean(0) - first.mean(0)) * weights).sum() / weights.sum())
     return ConfidenceInterval(mean, low, high, float(differences.std(ddof=1)))
@@ -335,35 +335,35 @@ def _refuse_one_training(targets: Sequence[ComparisonTarget]) -> None:
 
 
 def _over_runs(first: Sequence[ComparisonTarget], second: Sequence[ComparisonTarget]) -> dict[str, Difference]:
-    found = {}
+    differences = {}
     for name in _shared_names([*first, *second]):
         sides = [[target.entry.rows[name].value for target in side] for side in (first, second)]
         known = [[value for value in side if value is not None] for side in sides]
         if sides != known:
             bound = any(target.entry.rows[name].is_bound for target in [*first, *second])
             how = "of some of the runs only a bound is known" if bound else "some of the runs have no value"
-            found[name] = Difference(None, None, None, None, None, how)
+            differences[name] = Difference(None, None, None, None, None, how)
             continue
         means = [math.fsum(values) / len(values) for values in known]
         if name == RADIUS and (rises := _other_rises(first, second)):
-            found[name] = _difference(means[0], means[1], None, rises)
+            differences[name] = _difference(means[0], means[1], None, rises)
             continue
-        found[name] = _difference(means[0], means[1], welch(*known), "over runs")
-    return found
+        differences[name] = _difference(means[0], means[1], welch(*known), "over runs")
+    return differences
 
 
 def _of_two(one: ComparisonTarget, other: ComparisonTarget, paired: bool) -> dict[str, Difference]:
-    found = {}
+    differences = {}
     for name in _shared_names([one, other]):
         rows = one.entry.rows[name], other.entry.rows[name]
         bounds = {side: _bounds(row) for side, row in zip(("first", "second"), rows, strict=True) if row.is_bound}
         if bounds:
             how = f"of the {' and the '.join(bounds)} only a bound is known"
-            found[name] = Difference(rows[0].value, rows[1].value, None, None, None, how, bounds)
+            differences[name] = Difference(rows[0].value, rows[1].value, None, None, None, how, bounds)
             continue
         interval, how = _interval(name, rows, one, other, paired)
-        found[name] = _difference(rows[0].value, rows[1].value, interval, how)
-    return found
+        differences[name] = _difference(rows[0].value, rows[1].value, interval, how)
+    return differences
 
 
 def _bounds(row: MeasureRow) -> dict[str, float]:
@@ -377,14 +377,14 @@ def _shared_names(targets: Sequence[ComparisonTarget]) -> list[str]:
 
 def _lacking(targets: Sequence[ComparisonTarget]) -> tuple[Lacking, ...]:
     known = dict.fromkeys(name for target in targets for name in target.entry.rows)
-    found = []
+    lacking = []
     for target in targets:
         if rows := tuple(name for name in known if name not in target.entry.rows):
             origin = target.entry.label.replace(" ", "-") if target.entry.number is not None else target.entry.label
             # `--all`: no other option adds rows.
             command = shlex.join(["landscape", "measure", target.run, "--origins", origin, "--all"])
-            found.append(Lacking(target.label, rows, command))
-    return tuple(found)
+            lacking.append(Lacking(target.label, rows, command))
+    return tuple(lacking)
 
 
 def _difference(first: float | None, second: float | None, interval: ConfidenceInterval | None, how: str) -> Difference:

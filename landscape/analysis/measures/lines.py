@@ -61,7 +61,7 @@ class LineOrigin:
             draws: each makes a direction; tensors that it lacks do not move.
             coordinates: of each direction.
         """
-        found: list[Values] = []
+        answers: list[Values] = []
         for start, setting in self._settings(draws):
             axes = len(setting.directions)
             questions = []
@@ -69,8 +69,8 @@ class LineOrigin:
                 points = np.zeros((len(coordinates[start + axis]), axes))
                 points[:, axis] = coordinates[start + axis]
                 questions.append(AtPoints(points, keep=True))
-            found += self.executor.ask(setting, questions)
-        return found
+            answers += self.executor.ask(setting, questions)
+        return answers
 
     def _settings(self, draws: Sequence[Draw]) -> Iterator[tuple[int, EvaluationSetting]]:
         """Settings with some of the directions each, and the number of the first one."""
@@ -205,8 +205,8 @@ def radii_of(base: LineOrigin, draws: Sequence[Draw], lines: Sequence[Values]) -
     sides += [[(0.0, 0.0), *zip(DISTANCES, rise[:middle][::-1].tolist(), strict=True)] for rise in rises]
     for distance in FURTHER:
         _go_on(base, draws, sides, distance, loss, lambda points: crossing(points, target)[1] == math.inf)
-    found = [crossing(points, target) for points in sides]
-    pairs = zip(found[: len(lines)], found[len(lines) :], strict=True)
+    crossings = [crossing(points, target) for points in sides]
+    pairs = zip(crossings[: len(lines)], crossings[len(lines) :], strict=True)
     return target, [(math.sqrt(a[0] * b[0]), math.sqrt(a[1] * b[1])) for a, b in pairs]
 
 

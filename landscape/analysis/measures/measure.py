@@ -198,8 +198,8 @@ def _samples(
     losses, weights = samples_of(line), weights_of(line)
     if rises is None or losses is None or weights is None:
         return {name: values.astype(np.float32) for name, values in others.items() if name == PROBED}
-    found = {LOSS: losses[len(DISTANCES)].astype(np.float32), "rises": rises, "weights": weights.astype(np.float32)}
-    return found | {name: values.astype(np.float32) for name, values in others.items()}
+    arrays = {LOSS: losses[len(DISTANCES)].astype(np.float32), "rises": rises, "weights": weights.astype(np.float32)}
+    return arrays | {name: values.astype(np.float32) for name, values in others.items()}
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -282,8 +282,8 @@ def origins_of(text: str | None, trajectory: Trajectory, folder: Path) -> list[M
     if text is None:
         text = "last" if trajectory.numbers else "problem"
     words = [word.strip() for word in text.split(",")]
-    found = [origin for word in words for origin in _origins(word, trajectory, folder)]
-    return list({origin.label: origin for origin in found}.values())
+    origins = [origin for word in words for origin in _origins(word, trajectory, folder)]
+    return list({origin.label: origin for origin in origins}.values())
 
 
 def _origins(word: str, trajectory: Trajectory, folder: Path) -> list[MeasuredOrigin]:

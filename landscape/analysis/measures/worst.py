@@ -392,11 +392,11 @@ REINITIALISED = "re-initialised"
 
 def layers_of(infos: Sequence[ParameterInfo]) -> dict[str, tuple[ParameterInfo, ...]]:
     """The trainable parameters of each module that has weights, in the model's order, by the module's name."""
-    found: dict[str, list[ParameterInfo]] = {}
+    by_module: dict[str, list[ParameterInfo]] = {}
     for info in infos:
         if info.trainable:
-            found.setdefault(info.name.rpartition(".")[0] or info.name, []).append(info)
-    return {name: tuple(infos) for name, infos in found.items() if any(info.role == "weight" for info in infos)}
+            by_module.setdefault(info.name.rpartition(".")[0] or info.name, []).append(info)
+    return {name: tuple(infos) for name, infos in by_module.items() if any(info.role == "weight" for info in infos)}
 
 
 def layer_rows(

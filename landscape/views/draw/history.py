@@ -193,12 +193,12 @@ def _found(interval: PathInterval, history: HistoryData) -> dict[str, Any]:
 
 def _longest(intervals: Sequence[PathInterval]) -> list[PathInterval]:
     """The longest stretch of each landscape, which gets its name."""
-    found: dict[tuple[str, tuple[int, ...]], PathInterval] = {}
+    longest: dict[tuple[str, tuple[int, ...]], PathInterval] = {}
     for interval in intervals:
         key = interval.name, interval.runs
-        best = found.get(key, interval)
-        found[key] = interval if interval.stop - interval.start > best.stop - best.start else best
-    return list(found.values())
+        best = longest.get(key, interval)
+        longest[key] = interval if interval.stop - interval.start > best.stop - best.start else best
+    return list(longest.values())
 
 
 def _target(interval: PathInterval, history: HistoryData) -> go.Scatter:

@@ -263,8 +263,8 @@ def _unknown(paths: Sequence[DrawnPath], name: str) -> list[str]:
 def _judged(surface: Surface) -> Check | None:
     """The finding of check 10; None if it has not judged the landscape."""
     checks = surface.record.checks
-    found = () if checks is None else checks.of("holds", "reservation", "fails")
-    return next((result for result in found if result.number == BATCH_NORM), None)
+    results = () if checks is None else checks.of("holds", "reservation", "fails")
+    return next((result for result in results if result.number == BATCH_NORM), None)
 
 
 def _statistics(surface: Surface, paths: Sequence[DrawnPath], told: bool) -> list[str]:

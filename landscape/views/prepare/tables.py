@@ -430,7 +430,7 @@ def measure_curves(measures: Mapping[str, Any], names: Sequence[str] = CURVES) -
     """Curves over the snapshots of the measures that at least two snapshots have."""
     rho = mapping(mapping(measures.get("settings")).get("rho"))
     snapshots = [entry for _, entry in _entries(measures) if isinstance(entry.get("number"), int)]
-    found = []
+    curves = []
     for name in names:
         rows = [(entry["number"], mapping(mapping(entry.get("rows")).get(name))) for entry in snapshots]
         known = [(place, value, row) for place, row in rows if (value := finite_or_none(row.get("value"))) is not None]
@@ -442,12 +442,12 @@ def measure_curves(measures: Mapping[str, Any], names: Sequence[str] = CURVES) -
         if len(known) + len(bounds) > 1:
             places, values = tuple(place for place, _, _ in known), tuple(value for _, value, _ in known)
             unit = str(snapshots[0].get("unit") or "snapshot")
-            found.append(
+            curves.append(
                 MeasureCurve(
                     title_of(name, rho), unit, places, values, tuple(_half(row) for *_, row in known), tuple(bounds)
                 )
             )  # fmt: skip
-    return found
+    return curves
 
 
 def measure_numbers(measures: Mapping[str, Any]) -> Mapping[str, Any]:
