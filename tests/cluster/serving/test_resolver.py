@@ -110,7 +110,7 @@ def test_kept_values_of_other_code_are_refused_where_no_grid_tells(make_asker, c
     at(asker, (0.3, 0.4))
     asker.run(check_point_file(kept, key, asker.replicas))
     kept.commit([(struct.pack("<2d", 0.5, 0.6), kept.latest()[1])])  # as other code had it there
-    with pytest.raises(JobError, match="holds other values than are computed now"):
+    with pytest.raises(JobError, match="holds other values than this machine and code compute now"):
         asker.run(check_point_file(kept, key, asker.replicas))
     kept.close()
 
