@@ -353,7 +353,7 @@ def test_a_run_of_other_code_is_neither_answered_for_nor_are_its_kept_values_tak
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 2
-    assert "holds other values than are computed now" in done.stderr
+    assert "holds other values than this machine and code compute now" in done.stderr
 
 
 def test_what_cannot_be_served_ends_the_command_with_a_sentence(folder):
