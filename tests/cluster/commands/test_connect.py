@@ -115,7 +115,7 @@ def test_a_curve_is_trained_drawn_measured_and_kept(call, folder, monkeypatch):
         full.setattr(results, "run_lock", no_space)
         code, out, err = call("a.safetensors", "b.safetensors", *QUICK[:-1], 5, "--json")
     assert (code, len(json.loads(out)["on_line"]["t"])) == (0, 5)
-    assert "is not kept" in err
+    assert "are not kept" in err
     assert "cannot be written: No space left on device" in err
     kept = open_run(folder / "run")["curve"].record.connection
     assert kept.gone == found["gone"]

@@ -203,7 +203,7 @@ def test_steps_of_a_problem_that_was_changed_are_not_gone_on_from(tmp_path, monk
     run(job_of(tmp_path / "changed", smoothed))
     run(job_of(tmp_path / "new", smoothed))
     assert files_of(tmp_path / "changed") == files_of(tmp_path / "new")
-    assert "when steps towards eigenvectors were kept: they begin anew" in caplog.text
+    assert "when steps towards eigenvectors were kept: they start again" in caplog.text
 
 
 # -- what is foreseen and refused ----------------------------------------------------------------------------------
