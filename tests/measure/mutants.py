@@ -219,7 +219,7 @@ def tests_of_room(copy: Path, path: Path) -> list[str]:
 def ask(tree: Path, copy: Path, tests: list[str]) -> tuple[str, str]:
     """Whether one of the tests fails in the copy, by the environment of the tree, and which: killed, survived, timeout.
 
-    A test that is not there any more lets the mutant survive.
+    A mutant that keeps pytest from starting is killed.
     """
     files = [test for test in tests if (copy / test.partition("::")[0]).exists()]
     if not files:
@@ -248,10 +248,10 @@ def ask(tree: Path, copy: Path, tests: list[str]) -> tuple[str, str]:
             os.killpg(process.pid, signal.SIGKILL)
             return "timeout", ""
     failed = re.findall(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", said, re.MULTILINE)
-    gone = process.returncode == pytest.ExitCode.USAGE_ERROR and not failed  # not a test of that name
-    if gone and len(tests) > 1:
+    if process.returncode == pytest.ExitCode.USAGE_ERROR and any("::" in test for test in files):
+        # A test of that name is not there any more: ask its file.
         return ask(tree, copy, sorted({test.partition("::")[0] for test in files}))
-    survived = gone or process.returncode in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+    survived = process.returncode in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
     return ("survived", "") if survived else ("killed", failed[0] if failed else "")
 
 
