@@ -39,7 +39,18 @@ MOST = 60  # tests that a mutant is asked of
 LIMIT_S = 600.0
 IGNORED = "ignore::pytest.PytestAssertRewriteWarning"  # the plugin is there before pytest
 MARKS = "not slow and not page and not serve and not frameworks and not gpu"
-COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "in": "not in", "is": "is not"}
+COMPARISONS = {
+    "<": "<=",
+    "<=": "<",
+    ">": ">=",
+    ">=": ">",
+    "==": "!=",
+    "!=": "==",
+    "in": "not in",
+    "not in": "in",
+    "is": "is not",
+    "is not": "is",
+}
 OPERATORS = {"+": "-", "-": "+", "*": "/", "/": "*", "//": "/", "%": "*"}
 
 
