@@ -169,8 +169,8 @@ def openapi_document(limits: RequestLimits) -> dict[str, Any]:
         paths[f"{LANDSCAPE}/{name}"] = {"post": {
             "summary": question.summary, "operationId": name,
             "parameters": [
-                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-                for name in ("model", "version", "landscape")
+                {"name": part, "in": "path", "required": True, "schema": {"type": "string"}}
+                for part in ("model", "version", "landscape")
             ],
             "requestBody": {"required": True, "content": body},
             "responses": {"200": {"description": "the values", "headers": TIMING, "content": answers}, **failed},

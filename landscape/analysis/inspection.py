@@ -234,7 +234,7 @@ def _verdict(found: Inspection) -> list[str]:
 
 def _born(seen: LayersSeen, finding: LayerFinding) -> dict[str, str]:
     """The operation that made the first non-finite value, for a finding about such values."""
-    layer = next((layer for layer in seen.layers if layer.name == finding.layer), None)
+    layer = next((one for one in seen.layers if one.name == finding.layer), None)
     return {"operation": layer.born} if layer is not None and layer.born and "overflow" in finding.rule else {}
 
 

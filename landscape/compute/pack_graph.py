@@ -276,7 +276,7 @@ class _Writer:
             raise self._refusal(node, name, "")
         graph_module, given = body
         places: dict[fx.Node, Any] = {}
-        placeholders = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
+        placeholders = [inner for inner in graph_module.graph.nodes if inner.op == "placeholder"]
         for placeholder, value in zip(placeholders, given, strict=True):
             places[placeholder] = self._argument(value, node)
         outer, self._values = self._values, {**self._values, **places}

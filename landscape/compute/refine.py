@@ -199,8 +199,8 @@ def values_of(surface: Surface) -> BlockValues:
     base = replace(surface, levels=())
     merged = [replace(base, levels=surface.levels[:count]).merged() for count in range(len(surface.levels) + 1)]
     nothing = np.full(base.status.shape, np.nan)
-    losses = [surface.loss for surface in merged]
-    errors = [surface.observables.get(RISE_STDERR, nothing) for surface in merged]
+    losses = [whole.loss for whole in merged]
+    errors = [whole.observables.get(RISE_STDERR, nothing) for whole in merged]
     drawn = [_on_drawn_scale(loss, in_log) for loss in losses]
     levels = [(level.record.level, level.status.shape) for level in surface.levels if level.record.level is not None]
     held = [_held_blocks(record, shape) for record, shape in levels]

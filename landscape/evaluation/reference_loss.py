@@ -145,7 +145,7 @@ def weights_at(origin: State, directions: Sequence[State], point: Sequence[float
     """θ₀ + Σ cₖ·dₖ in float64, one tensor after the other; tensors in no direction stay as they are."""
     for name, tensor in origin.items():
         moving = [(c, direction[name]) for c, direction in zip(point, directions, strict=True) if name in direction]
-        yield name, sum((c * _double(tensor) for c, tensor in moving), start=_double(tensor))
+        yield name, sum((c * _double(part) for c, part in moving), start=_double(tensor))
 
 
 def _double(tensor: Tensor) -> Tensor:

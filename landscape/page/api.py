@@ -122,6 +122,7 @@ def _command(run: str, landscape: str, box: Sequence[tuple[float, float]], facto
 
 
 # ----------------------------------------------------------------------------------------------------
+# The job file that computes a box as a landscape of its own.
 
 WEIGHTS = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")  # endings of files of weights
 PLACEHOLDER = "my_problem:problem"

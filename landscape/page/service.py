@@ -407,7 +407,7 @@ class PatchStream:
         with reading_answer():
             index = rows[found["row"][-1]] if found["row"] else list(rows)
             source = list(found["source"])
-            values, status = _columns(found), [int(status) for status in found["status"]]
+            values, status = _columns(found), [int(code) for code in found["status"]]
         return {"index": index, "values": values, "status": status, "computed": source.count("computed")}
 
 

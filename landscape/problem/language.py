@@ -285,8 +285,8 @@ class CausalLM:
             )
         size = self.vocabulary or states.shape[-1]
         at_once = max(1, CHUNK_BYTES // (4 * size))
-        pairs = zip(torch.split(states.flatten(0, 1), at_once), torch.split(targets.flatten(), at_once), strict=True)
-        pieces = [_losses(logits_of(states), targets) for states, targets in pairs]
+        chunks = zip(torch.split(states.flatten(0, 1), at_once), torch.split(targets.flatten(), at_once), strict=True)
+        pieces = [_losses(logits_of(chunk), wanted) for chunk, wanted in chunks]
         losses, right = (torch.cat(column).view(targets.shape) for column in zip(*pieces, strict=True))
         return losses, right
 

@@ -396,7 +396,7 @@ def layers_of(infos: Sequence[ParameterInfo]) -> dict[str, tuple[ParameterInfo, 
     for info in infos:
         if info.trainable:
             by_module.setdefault(info.name.rpartition(".")[0] or info.name, []).append(info)
-    return {name: tuple(infos) for name, infos in by_module.items() if any(info.role == "weight" for info in infos)}
+    return {name: tuple(own) for name, own in by_module.items() if any(info.role == "weight" for info in own)}
 
 
 def layer_rows(

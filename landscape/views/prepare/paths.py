@@ -98,7 +98,7 @@ def prepare_paths(surface: Surface, observable: str, log: bool) -> tuple[DrawnPa
     if not paths or any(not steps for steps in places):
         return ()
     longest = max(float(np.ptp(axis.coordinates)) or 1.0 for axis in surface.axes)
-    flat = [_flat(places) / longest for places in places]
+    flat = [_flat(steps) / longest for steps in places]
     follows, losses = follows_loss(surface, observable), [_of_losses(surface, observable, path) for path in paths]
     labels = place_labels(flat, [[str(int(step)) for step in path.step] for path in paths])
     return tuple(

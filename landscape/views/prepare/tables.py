@@ -101,8 +101,8 @@ def path_rows(surface: Surface, path: ProjectedPath) -> list[Row]:
     if not np.isnan(along.losses + along.plane).all():
         k = along.furthest
         losses = (
-            number_text(float(losses[k])) if np.isfinite(losses[k]) else "not finite"
-            for losses in (along.losses, along.plane)
+            number_text(float(values[k])) if np.isfinite(values[k]) else "not finite"
+            for values in (along.losses, along.plane)
         )
         name = f"path{f' of {path.label}' if path.label else ''}, own loss and the plane's where furthest apart"
         rows.append((name, f"{' and '.join(losses)} at {along.names[k]}"))
