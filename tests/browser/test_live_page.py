@@ -9,14 +9,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import torch
 from browser_page import Look, serving
 from live_landscape import LiveLandscape, driven, empty
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Route
 from torch import nn
+from waiting import wait_for
 
 from landscape import Job, Problem, extend, run
 
@@ -190,6 +192,33 @@ def test_a_driver_that_dies_leaves_an_interrupted_run(chromium: Browser, live: P
             look.until("document.querySelector('.heading').innerText.includes('running')")
         look.until("document.querySelector('.heading').innerText.includes('interrupted')")
         assert "goes on where it stopped" in look.page.locator(".heading").inner_text()
+
+
+def test_an_answer_that_is_older_than_the_news_does_not_undo_them(chromium: Browser, one_plane: Path):
+    rows = "document.querySelectorAll('.rows .row').length"
+    held: list[Route] = []
+    searching: list[dict[str, Any]] = []
+
+    def answer_as_before_the_search(route: Route) -> None:
+        """Answer the first question, and hold the second one, which the page asks once it follows the search."""
+        if not searching:
+            searching.append({**route.fetch().json(), "scanning": True})
+            route.fulfill(json=searching[0])
+        else:
+            held.append(route)
+
+    with serving(one_plane) as address, Look.open(chromium, address) as look:
+        look.until(f"{rows} === 1")
+        look.page.route("**/api/runs", answer_as_before_the_search)
+        look.page.reload()
+        wait_for(lambda: look.page.evaluate(rows) and held, "the second question")
+        shutil.rmtree(one_plane / "net")
+        look.until(f"{rows} === 0")
+        with look.page.expect_response("**/api/runs") as answer:
+            held[0].fulfill(json=searching[0])
+        answer.value.finished()
+        look.page.evaluate("new Promise(resolve => setTimeout(resolve, 100))")
+        assert look.page.evaluate(rows) == 0
 
 
 def test_a_new_run_and_its_progress_appear_in_the_list(chromium: Browser, runs: Path, live: Path, tmp_path: Path):

@@ -53,19 +53,25 @@ export class RunsPage {
   }
 
   async read() {
+    const meanwhile = this.meanwhile = []; // the answer may be older than changes that arrive before it
     try {
       const body = await ask("runs");
-      if (this.closed) return;
+      if (this.closed || this.meanwhile !== meanwhile) return; // a later answer is awaited
+      this.meanwhile = null;
       this.places = body.places;
       this.scanning = body.scanning;
       this.runs = new Map(body.runs.map(run => [run.id, prepared(run)]));
       this.arrange();
+      meanwhile.forEach(change => this.changed(change));
     } catch (error) {
+      if (this.meanwhile === meanwhile) this.meanwhile = null;
       fill(this.words, el("p", { class: "sentence", role: "alert" }, error.message));
     }
   }
 
-  changed({ changed = [], removed = [], scanning }) {
+  changed(change) {
+    this.meanwhile?.push(change);
+    const { changed = [], removed = [], scanning } = change;
     for (const run of changed) this.runs.set(run.id, prepared(run));
     for (const id of removed) {
       this.runs.delete(id);
