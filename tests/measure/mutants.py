@@ -120,7 +120,8 @@ def choose(before: Path, after: Path) -> list[Mutant]:
     house = House(after)
     once = set(lines_once(House(before))) & set(lines_once(house))
     drawn = random.Random(SEED)
-    candidates = [mutant for path in house.files for mutant in mutants_of(path.read_text()) if mutant.line in once]
+    written = [path for path in house.files if not path.stem.endswith(("_pb2", "_pb2_grpc"))]  # not the generated ones
+    candidates = [mutant for path in written for mutant in mutants_of(path.read_text()) if mutant.line in once]
     drawn.shuffle(candidates)
     chosen = {mutant.line: mutant for mutant in reversed(candidates)}  # the first of each line
     order = [mutant for mutant in candidates if chosen[mutant.line] is mutant]
