@@ -278,24 +278,6 @@ def difference(first: State, second: State) -> dict[str, Tensor]:
     }
 
 
-def combine(origin: State, directions: Sequence[State], coordinates: Sequence[float]) -> dict[str, Tensor]:
-    """The point θ = θ₀ + Σₖ cₖ·dₖ, in the type of θ₀; tensors in no direction are those of θ₀.
-
-    Args:
-        origin: θ₀.
-        directions: dₖ, one per axis.
-        coordinates: cₖ, one per axis.
-
-    >>> combine({"w": torch.zeros(2)}, [{"w": torch.tensor([1.0, 2.0])}], [0.5])["w"].tolist()
-    [0.5, 1.0]
-    """
-    point = dict(origin)
-    for coordinate, direction in zip(coordinates, directions, strict=True):
-        for name, tensor in direction.items():
-            point[name] = torch.add(point[name], tensor.to(point[name].dtype), alpha=coordinate)
-    return point
-
-
 def layout(state: State, names: Iterable[str]) -> list[dict[str, Any]]:
     """The place of each tensor in the flattened vector: name, shape and offset, in elements."""
     places, offset = [], 0

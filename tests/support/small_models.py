@@ -20,6 +20,17 @@ from landscape.model.snapshots import write_snapshot
 LOOK, MEASURED, WITNESS, OWN_MODEL = 3, 2, 2, 2
 
 
+def combine(
+    origin: Mapping[str, Tensor], directions: Sequence[Mapping[str, Tensor]], coordinates: Sequence[float]
+) -> dict[str, Tensor]:
+    """The point θ = θ₀ + Σₖ cₖ·dₖ, in the type of θ₀; tensors in no direction are those of θ₀."""
+    point = dict(origin)
+    for coordinate, direction in zip(coordinates, directions, strict=True):
+        for name, tensor in direction.items():
+            point[name] = torch.add(point[name], tensor.to(point[name].dtype), alpha=coordinate)
+    return point
+
+
 class Quadratic(nn.Module):
     """Per-sample loss ½·Σⱼ aⱼ·(θⱼ − xᵢⱼ)², θ spread over a matrix, a vector and a scalar."""
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from small_models import combine
 from torch import nn
 
 from landscape import JobError
@@ -19,7 +20,6 @@ from landscape.job.directions.random import random_direction
 from landscape.job.directions.tensors import normalise_direction
 from landscape.model.parameters import (
     ParameterInfo,
-    combine,
     describe_parameters,
     difference,
     direction_digest,
@@ -347,16 +347,6 @@ def test_weights_that_do_not_fit_are_named():
         assert word in str(caught.value)
     without = {name: tensor for name, tensor in state_of(model).items() if name != "1.num_batches_tracked"}
     assert "1.num_batches_tracked" in match_state(model, without, "file")
-
-
-def test_combine_is_the_sum_and_leaves_its_inputs():
-    origin = {"w": torch.randn(3, dtype=torch.float64), "b": torch.randn(2, dtype=torch.float64)}
-    first, second = {"w": torch.randn(3)}, {"w": torch.randn(3), "b": torch.randn(2)}
-    before = {name: tensor.clone() for name, tensor in origin.items()}
-    found = combine(origin, [first, second], [0.25, -3.0])
-    np.testing.assert_allclose(found["w"], origin["w"] + 0.25 * first["w"].double() - 3 * second["w"].double(), 1e-14)
-    np.testing.assert_allclose(found["b"], origin["b"] - 3 * second["b"].double(), 1e-14)
-    assert all(torch.equal(origin[name], before[name]) for name in origin)
 
 
 def test_norms_products_and_differences():

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from small_models import (
     ConvNet,
     Quadratic,
+    combine,
     conv_problem,
     flat,
     image_samples,
@@ -29,7 +30,7 @@ from landscape.job.directions.file import supplied_direction
 from landscape.job.directions.plane import towards_direction
 from landscape.job.directions.random import random_direction
 from landscape.job.directions.tensors import cosines, principal_components, project, random_walk_variance
-from landscape.model.parameters import combine, describe_parameters, state_of
+from landscape.model.parameters import describe_parameters, state_of
 
 NAMES = ("matrix", "vector", "scalar")
 

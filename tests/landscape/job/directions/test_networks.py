@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from small_models import combine
 
 from landscape import Job, JobError, Landscape, PlaneDirection, Problem, open_run, run
 from landscape.compute import axes_and_paths as path_on_axes
@@ -16,7 +17,6 @@ from landscape.compute.executor import AtPoints, LocalExecutor, setting_of
 from landscape.compute.prepare import prepare
 from landscape.core.text import number_text
 from landscape.job.directions.plane import plane_through
-from landscape.model.parameters import combine
 from landscape.surface.barriers import curve_places
 from landscape.surface.record import Record
 from landscape.views.prepare.figure import prepare_figure
