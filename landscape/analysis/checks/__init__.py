@@ -1,1 +1,1 @@
-"""Whether the picture of a landscape can be trusted: fifteen checks, each with its measurement, judgement and words."""
+"""Fifteen checks whether the picture of a landscape can be trusted; each measures, judges and explains in words."""

@@ -1,4 +1,4 @@
-"""What the checks look at: a landscape on disk, its network where it can be evaluated, and what several ask for."""
+"""The context of the checks: a landscape on disk, its network if it can be evaluated, and shared measurements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from landscape.analysis.checks.evaluations import ExtraEvaluations
-from landscape.analysis.checks.evidence import Evidence, NotJudged, held_by
+from landscape.analysis.checks.evidence import Evidence, NotJudged, shown_features
 from landscape.core.grid import Index
 from landscape.core.quantisation import Quantisation
 from landscape.problem.supervised import guessing_of
@@ -23,11 +23,12 @@ from landscape.surface.surface import NOT_COMPUTED
 SPOTS = 8
 SPOT_SEED = 0
 ROUNDED = (
-    "the loss of rounded weights has steps, between which gradients and curvature are zero; those of the network "
-    "before rounding are judged by the check of its landscape"
+    "the loss of rounded weights has steps, between which gradients and curvature are zero; to judge them, check a "
+    "landscape of the network before rounding"
 )
 ACTIVATIONS = (
-    "a plain forward pass does not round the inputs of layers, whose ranges the evaluation takes at the origin"
+    "a plain forward pass does not round the inputs of layers, since their ranges are those that the evaluation took "
+    "at the origin"
 )
 WIDTH = 92
 
@@ -39,10 +40,10 @@ class CheckContext:
     """A landscape that is checked.
 
     Attributes:
-        extra: what evaluates further points; None where nothing can.
-        why_not: why nothing can.
-        deep: whether costly checks are asked for.
-        measured: what several checks ask for, by the function that measures it: see `once`.
+        extra: evaluates further points; None if the network cannot be evaluated.
+        why_not: why the network cannot be evaluated.
+        deep: whether costly checks run too.
+        measured: the measurements that several checks share, by the function that makes them, see `once`.
     """
 
     evidence: Evidence
@@ -53,10 +54,10 @@ class CheckContext:
 
     @property
     def evaluations(self) -> ExtraEvaluations:
-        """What evaluates further points.
+        """The evaluations of further points.
 
         Raises:
-            NotJudged: nothing can be evaluated.
+            NotJudged: the network cannot be evaluated.
         """
         if self.extra is None:
             raise NotJudged(self.why_not)
@@ -64,15 +65,15 @@ class CheckContext:
 
     @property
     def quantise(self) -> Quantisation | None:
-        """How the network is rounded at every point; None where it is not."""
+        """How the network is rounded at every point; None if it is not rounded."""
         return self.evidence.record.quantisation
 
     @property
     def plain_evaluations(self) -> ExtraEvaluations:
-        """What evaluates further points by a plain forward pass.
+        """The evaluations of further points, for a check that uses a plain forward pass.
 
         Raises:
-            NotJudged: nothing can be evaluated, or activations are rounded.
+            NotJudged: the network cannot be evaluated, or activations are rounded.
         """
         if self.extra is not None and self.quantise is not None and self.quantise.activations:
             raise NotJudged(ACTIVATIONS)
@@ -80,10 +81,10 @@ class CheckContext:
 
     @property
     def derivatives(self) -> ExtraEvaluations:
-        """What evaluates further points and the derivatives there.
+        """The evaluations of further points, for a check that uses derivatives.
 
         Raises:
-            NotJudged: nothing can be evaluated, or weights are rounded, so that the loss has no derivatives.
+            NotJudged: the network cannot be evaluated, or the loss of rounded weights has no useful derivatives.
         """
         if self.extra is not None and self.quantise is not None:
             raise NotJudged(ROUNDED)
@@ -96,92 +97,92 @@ class CheckContext:
 
     @cached_property
     def origin_loss(self) -> float:
-        """The loss at the origin, evaluated where it is not on disk.
+        """The loss at the origin; evaluated if it is not on disk.
 
         Raises:
-            NotJudged: it is neither known nor can be evaluated.
+            NotJudged: the loss is not known, and the network cannot be evaluated.
         """
-        known, record = self.evidence.origin_loss, self.evidence.record
-        # Null stands for a loss that is not finite; of an imported surface, for one that nobody knows.
-        if math.isfinite(known) or (record.states("origin_loss") and not record.is_imported):
-            return known
+        recorded, record = self.evidence.origin_loss, self.evidence.record
+        # A recorded null is a loss that is not finite; in an imported surface it may also be an unknown one.
+        if math.isfinite(recorded) or (record.states("origin_loss") and not record.is_imported):
+            return recorded
         zero = [0.0] * len(self.evidence.surface.axes)
         return float(self.evaluations.losses(self.evaluations.own, [zero])[0])
 
     @cached_property
     def chance(self) -> float | None:
-        """The loss of the best constant guess; None where there are no classes, or nothing can be evaluated."""
+        """The loss of the best constant guess; None if there are no classes, or the network cannot be evaluated."""
         if self.extra is None:
             return None
         return guessing_of(self.extra.prepared.problem.observe, self.extra.prepared.samples)
 
     @cached_property
     def corners(self) -> list[Index]:
-        """The corners of the grid that have a value."""
+        """The corners of the grid with a finite loss."""
         ends = [(0, size - 1) for size in self.evidence.values.shape]
         return [index for index in product(*ends) if np.isfinite(self.evidence.values[index])]
 
     @cached_property
     def spots(self) -> list[Index]:
-        """The corners, and eight other cells that a seed chooses, of those that have a value."""
-        known = [tuple(map(int, index)) for index in np.argwhere(np.isfinite(self.evidence.values))]
-        others = [index for index in known if index not in set(self.corners)]
+        """The corners and eight other cells, chosen by a seed, all with a finite loss."""
+        finite = [tuple(map(int, index)) for index in np.argwhere(np.isfinite(self.evidence.values))]
+        others = [index for index in finite if index not in set(self.corners)]
         chosen = np.random.default_rng(SPOT_SEED).permutation(len(others))[:SPOTS]
         return [*self.corners, *(others[k] for k in sorted(chosen.tolist()))]
 
 
 def once(measure: Callable[[CheckContext], T]) -> Callable[[CheckContext], T]:
-    """A measurement that several checks of a landscape ask for: the first of them has it computed."""
+    """Decorate a measurement that several checks share, so that each landscape is measured once."""
 
     @wraps(measure)
-    def known(context: CheckContext) -> T:
-        if known not in context.measured:
-            context.measured[known] = measure(context)
-        result: T = context.measured[known]
+    def measure_once(context: CheckContext) -> T:
+        if measure_once not in context.measured:
+            context.measured[measure_once] = measure(context)
+        result: T = context.measured[measure_once]
         return result
 
-    return known
+    return measure_once
 
 
 def refuse_few_points(context: CheckContext) -> None:
-    """Leave open what the values of a few points say of the whole grid.
+    """Refuse to judge the whole grid by a few points.
 
     Raises:
-        NotJudged: less than half of the points are computed.
+        NotJudged: some points are computed, but fewer than half.
     """
     status = context.evidence.surface.status
     done = int((status != NOT_COMPUTED).sum())
     if 0 < done < status.size / 2:
-        raise NotJudged(f"{done} of {status.size:,} points are computed; it is judged from half of them on")
+        raise NotJudged(f"{done} of {status.size:,} points are computed, and this check needs half of them")
 
 
 def refuse_no_values(context: CheckContext) -> None:
-    """Leave open what needs a value.
+    """Refuse to judge a grid without a value.
 
     Raises:
-        NotJudged: no cell has one that is finite.
+        NotJudged: no cell has a finite loss.
     """
     if not np.isfinite(context.evidence.values).any():
         started = (context.evidence.surface.status != NOT_COMPUTED).any()
         raise NotJudged("no cell that is computed has a finite loss" if started else "no cell has a value yet")
 
 
-def cut_off(context: CheckContext) -> str:
-    """What a range of half the size would cut off, such as 'the path'; '' for nothing."""
-    held = held_by(context.evidence.surface)
+def features_beyond_half(context: CheckContext) -> str:
+    """The features that half the range would cut off, such as 'the path'; '' for none."""
+    shown = shown_features(context.evidence.surface)
     reach = max(float(np.abs(axis.coordinates).max()) for axis in context.evidence.surface.axes)
-    return held.name if held.reach > reach / 2 else ""
+    return shown.name if shown.reach > reach / 2 else ""
 
 
 # -- the results as text -------------------------------------------------------------------------------------
 
-_wrapped = partial(textwrap.fill, width=WIDTH, subsequent_indent="   ", break_on_hyphens=False)
+_wrap = partial(textwrap.fill, width=WIDTH, subsequent_indent="   ", break_on_hyphens=False)
 
 
 def checks_text(name: str, checks: Checks) -> str:
-    """The verdict, and what each check found."""
-    lines = [_wrapped(f"{name}: can this picture be trusted? {checks.verdict}")]
+    """The verdict on a landscape, and the text of each check, a mark before each."""
+    lines = [_wrap(f"{name}: can this picture be trusted? {checks.verdict}")]
     for check in checks.told:
-        said = f"{check.text}; {check.remedy}" if check.remedy else check.text
-        lines.append(_wrapped(said, initial_indent=f" {MARKS[check.state]} "))
+        text = f"{check.text}; {check.remedy}" if check.remedy else check.text
+        lines.append(_wrap(text, initial_indent=f" {MARKS[check.state]} "))
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Checks 1 to 4: whether the values are those of the caller's network, also when they are computed again."""
+"""Checks 1 to 4: whether the values are those of the user's network, also when they are computed again."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from landscape.core.grid import Floats
 from landscape.core.plan import BatchNorm
 from landscape.surface.record import CHANCE
 
-SAME_BATCHES = 1e-6  # relative: the rounding of a mean of losses in float32, summed in float64
-OTHER_ARITHMETIC = 1e-5  # relative: what engines promise against plain evaluation
+SAME_BATCHES = 1e-6  # relative: the rounding of a mean of float32 losses that is summed in float64
+OTHER_ARITHMETIC = 1e-5  # relative: the largest difference of an engine from plain evaluation
 LOW_PRECISION = 1e-2  # relative: bfloat16 has 8 bits, tf32 has 11
-STANDARD_ERRORS = 3.0  # a difference beyond three is seen once in 370 times where there is none
+STANDARD_ERRORS = 3.0  # equal means differ by more than three once in 370 times
 CLOSE = 0.02  # relative: a log rounds to two digits
 NAN_SOMEWHERE = "is a weight or a sample not finite? does observe take the logarithm or the root of 0, or divide by it?"
 AS_USED = "batch_norm: eval shows the network as it is used"
 
-DOUBLE = 2  # points computed again so, unless all are; convolutions in float64 take twenty times as long on a CPU
+DOUBLE = 2  # points computed again in float64, if not all; its convolutions take twenty times as long on a CPU
 SHARE_OF_RELIEF = 1e-3  # a figure of 256 colours shows 4e-3
-LOW_SHARE_OF_RELIEF = 1e-2  # of bfloat16 and tf32, whose jitter is 3e-3 of a loss
-SHARE_OF_NOISE = 0.5  # of the standard error of the rise: what is judged by it must be known better
-# Of the loss: as much as the arithmetic may round it, so that a larger difference has another cause.
-ROUNDING = 1e-5  # of float32
+LOW_SHARE_OF_RELIEF = 1e-2  # in bfloat16 and tf32, whose jitter is 3e-3 of a loss
+SHARE_OF_NOISE = 0.5  # of the standard error of the rise: losses must be more exact than the noise
+# Shares of the loss: its largest rounding in float32, and in bfloat16 or tf32. A larger difference has another cause.
+ROUNDING = 1e-5
 LOW_ROUNDING = 1e-2
 
 
-# -- 1: the centre is the caller's model ----------------------------------------------------------------------
+# -- 1: the centre is the user's model -----------------------------------------------------------------------
 
 
 def check_centre(context: CheckContext) -> Judgement:
-    """The loss at the origin, as the landscape has it and by the model's own forward pass."""
+    """Compare the loss at the origin with that by the model's own forward pass."""
     plan, record = context.plain_evaluations.landscape.plan, context.evidence.record
     return judge_centre(
         context.origin_loss,
@@ -57,52 +57,57 @@ def judge_centre(
     """1: |Δ| / max(1, L₀) ≤ 1e-6 in the same arithmetic, 1e-5 in another engine's, 1e-2 in bfloat16 or tf32.
 
     Args:
-        recorded, own: the loss at the origin as the landscape has it, and by the model's own forward pass.
-        plain: whether it was evaluated eagerly in float32 or float64; else engines and precision round otherwise.
-        low_precision: whether it was evaluated in bfloat16 or tf32.
+        recorded, own: the loss at the origin in the landscape, and by the model's own forward pass.
+        samples: how many samples both are means of.
+        plain: whether the engine is plain eager; another one rounds otherwise.
+        low_precision: whether the landscape was evaluated in bfloat16 or tf32.
+        batch_norm: which statistics the batch norm layers use.
         stderr: the standard error of the recorded loss.
-        rounding: how weights are rounded, in words; '' where they are not.
-        accepted: that the user's own model had other losses, and `--accept-origin` went on; '' where it had not.
+        rounding: how weights are rounded, in words; '' if they are not.
+        accepted: the other losses of the user's own model in spite of which `--accept-origin` went on, in words; ''
+            if there were none.
+
+    Raises:
+        NotJudged: neither loss is finite.
     """
     difference = abs(recorded - own)
     relative = difference / max(1.0, abs(own))
     allowed = LOW_PRECISION if low_precision else SAME_BATCHES if plain else OTHER_ARITHMETIC
     pair = f"loss {number(recorded, 4)}, and {number(own, 4)} by its own forward pass"
-    known = {"recorded": recorded, "own": own, "allowed": allowed}
+    numbers = {"recorded": recorded, "own": own, "allowed": allowed}
     if accepted:
         text, remedy = f"{accepted}; that was accepted", "mend the model, and compute it anew under another name"
-        return Judgement("fails", text, remedy, relative, numbers=known)
-    if not (math.isfinite(recorded) or math.isfinite(own)):  # of which check 2 says more
+        return Judgement("fails", text, remedy, relative, numbers=numbers)
+    if not (math.isfinite(recorded) or math.isfinite(own)):  # check 2 judges this
         raise NotJudged(f"neither the landscape's loss there is finite nor that of your model: {pair}")
     if relative <= allowed:
         count = "sample" if samples == 1 else f"{samples:,} samples"
         rounded = f" with {rounding}" if rounding else ""
         text = f"the centre is your model{rounded}: {pair} on the same {count}"
-        return Judgement("holds", text, value=relative, numbers=known)
+        return Judgement("holds", text, value=relative, numbers=numbers)
     if batch_norm == "recalibrate":
-        # Renewed statistics are meant to give another loss; by how much, check 10 judges.
+        # Statistics taken anew may well give another loss; check 10 judges the difference.
         text = f"the centre is your model with the statistics of batch norm taken anew: {pair}"
-        within = difference <= STANDARD_ERRORS * stderr
-        if within:
-            return Judgement("holds", text, value=relative, numbers=known)
-        return Judgement("reservation", text, AS_USED, relative, numbers=known)
+        if difference <= STANDARD_ERRORS * stderr:
+            return Judgement("holds", text, value=relative, numbers=numbers)
+        return Judgement("reservation", text, AS_USED, relative, numbers=numbers)
     remedy = "has the callback, its data or this software changed since? compute it anew under another name"
     if batch_norm == "batch":
         remedy = (
             f"batch norm uses the statistics of each batch, which training does and no user of the model: {AS_USED}"
         )
-    return Judgement("fails", f"the centre is not your model: {pair}", remedy, relative, numbers=known)
+    return Judgement("fails", f"the centre is not your model: {pair}", remedy, relative, numbers=numbers)
 
 
-# -- 2: its loss is what is expected of it -------------------------------------------------------------------
+# -- 2: the loss at the centre is the expected one -----------------------------------------------------------
 
 
 def check_expectation(context: CheckContext) -> Judgement:
-    """The loss at the origin beside what the problem expects, or else the training log had, and beside guessing."""
+    """Compare the loss at the origin with that which the problem expects or the training log had, and with guessing."""
     evidence = context.evidence
-    given = context.extra.prepared.problem.expected.get("loss") if context.extra is not None else None
-    logged = None if given is not None else evidence.logged
-    expected, error = (given, 0.0) if logged is None else (logged.loss, logged.stderr)
+    of_problem = context.extra.prepared.problem.expected.get("loss") if context.extra is not None else None
+    logged = None if of_problem is not None else evidence.logged
+    expected, error = (of_problem, 0.0) if logged is None else (logged.loss, logged.stderr)
     source = "the problem expects" if logged is None else logged.words
     went_on = f"the centre's training went on to {evidence.origin_went_on_to}" if evidence.origin_went_on_to else ""
     ended = (logged.ended if logged is not None else "") or went_on
@@ -124,19 +129,21 @@ def judge_expectation(
     loss: float, stderr: float, expected: float | None, expected_stderr: float, source: str, chance: float | None, *,
     untrained: bool = False, rounding: str = "", ended: str = "", diverged: bool = False,
 ) -> Judgement:  # fmt: skip
-    """2: |L₀ − E| ≤ 3·√(SE₀² + SE_E²) or 2 % of E; a loss of 0.95 times that of guessing is no trained network's.
+    """2: |L₀ − E| ≤ 3·√(SE₀² + SE_E²) or 2 % of E; a trained network has less than 0.95 times the loss of guessing.
 
     Args:
-        expected, expected_stderr: None where nobody says; 0 where it is not known.
-        source: the words before its number: `your training log ended at`, or `at epoch 10 your training log had`.
-        chance: the loss of the best constant guess; None where that is not known.
+        loss, stderr: L₀ and its standard error.
+        expected: E; None if unknown.
+        expected_stderr: the standard error of E; 0 if unknown.
+        source: the words before E: `your training log ended at`, or `at epoch 10 your training log had`.
+        chance: the loss of the best constant guess; None if unknown.
         untrained: whether the origin is the beginning of a training.
-        rounding: how the network is rounded, in words, which neither expectation nor log knew of; '' where it is not.
-        ended: where that log ended, if not there, or that it has no finite loss there; else empty.
-        diverged: whether the log has no finite loss there.
+        rounding: how the network of the landscape is rounded, in words; '' if it is not. E is the loss before rounding.
+        ended: how a log that goes on after the origin ended, or that it has no finite loss at the origin; else empty.
+        diverged: whether the log has no finite loss at the origin.
     """
-    known = {"loss": loss, "expected": math.nan if expected is None else expected}
-    known |= {"chance": math.nan if chance is None else chance}
+    numbers = {"loss": loss, "expected": math.nan if expected is None else expected}
+    numbers |= {"chance": math.nan if chance is None else chance}
     if not math.isfinite(loss):
         text = "the loss at the centre is not finite" + (f"; {ended}" if ended else "")
         remedy = "train with a smaller step" if diverged else NAN_SOMEWHERE
@@ -144,33 +151,33 @@ def judge_expectation(
     if chance is not None and loss >= CHANCE * chance:
         text = f"the loss at the centre, {number(loss, 4)}, is no better than guessing ({number(chance, 4)})"
         if untrained:
-            return Judgement("reservation", text, "the origin is an untrained network", loss, numbers=known)
+            return Judgement("reservation", text, "the origin is an untrained network", loss, numbers=numbers)
         if rounding:
             remedy = f"{rounding}: take more bits, unless the network is as bad before"
-            return Judgement("reservation", text, remedy, loss, numbers=known)
+            return Judgement("reservation", text, remedy, loss, numbers=numbers)
         remedy = "is the origin the trained network? are the samples prepared as in training, and the labels theirs?"
-        return Judgement("fails", text, remedy, loss, numbers=known)
+        return Judgement("fails", text, remedy, loss, numbers=numbers)
     if expected is None:
         text = f"the loss at the centre is {number(loss, 4)}" + (f" ({ended})" if ended else "")
         remedy = "Problem(expected={'loss': …}) or the log of a training says what it should be"
         if chance is None:
-            return Judgement("unjudged", f"{text}; nothing says what it should be", remedy, numbers=known)
-        return Judgement("holds", f"{text}, that of guessing {number(chance, 4)}", value=loss, numbers=known)
+            return Judgement("unjudged", f"{text}; nothing says what it should be", remedy, numbers=numbers)
+        return Judgement("holds", f"{text}, that of guessing {number(chance, 4)}", value=loss, numbers=numbers)
     difference = abs(loss - expected)
-    noise = math.hypot(*(each for each in (stderr, expected_stderr) if math.isfinite(each)), 0.0)
+    noise = math.hypot(*(error for error in (stderr, expected_stderr) if math.isfinite(error)), 0.0)
     text = f"{source} {number(expected, 4)}, the centre has {number(loss, 4)}"
     text += f"; {ended}" if ended else ""
     if difference <= max(STANDARD_ERRORS * noise, CLOSE * abs(expected)):
-        return Judgement("holds", text, value=difference, numbers=known)
+        return Judgement("holds", text, value=difference, numbers=numbers)
     if rounding:
-        remedy = f"{rounding}, of which that knew nothing: landscape compare says by how much the loss differs"
-        return Judgement("information", text, remedy, difference, numbers=known)
+        remedy = f"{rounding}, but not in the first number: landscape compare says by how much the loss differs"
+        return Judgement("information", text, remedy, difference, numbers=numbers)
     remedy = (
         "is dropout, augmentation or weight decay in the first number? other samples? batch norm in training mode?"
         if expected > loss
         else "other samples or preprocessing? batch norm in training mode?"
     )
-    return Judgement("reservation", text, remedy, difference, numbers=known)
+    return Judgement("reservation", text, remedy, difference, numbers=numbers)
 
 
 # -- 3 and 4: points computed again --------------------------------------------------------------------------
@@ -178,12 +185,13 @@ def judge_expectation(
 
 @dataclass(frozen=True)
 class Spots:
-    """Losses of the landscape, and the same computed another way.
+    """Losses of some points, as stored and computed again another way.
 
     Attributes:
-        places: coordinates in words, one for each.
-        relief: of the landscape.
-        noise: the median standard error of the rise; NaN where it is not known.
+        stored, computed: the losses [points].
+        places: the coordinates of each point, in words.
+        relief: the relief of the landscape.
+        noise: the median standard error of the rise; NaN if unknown.
         low_precision: whether the landscape was evaluated in bfloat16 or tf32.
         how: the other way, in words.
     """
@@ -198,22 +206,22 @@ class Spots:
 
 
 def check_spots(context: CheckContext) -> Judgement:
-    """Some points of the grid, computed again another way."""
+    """Compute some points of the grid again another way."""
     evidence, extra = context.evidence, context.plain_evaluations
     refuse_no_values(context)
-    precision, points = extra.own.plan.precision, [evidence.point(each) for each in context.spots]
+    precision, points = extra.own.plan.precision, [evidence.point(index) for index in context.spots]
     double = len(points) if precision == "float64" else 0 if context.low_precision else DOUBLE
-    computed, kind = extra.plain_losses(points, double)
+    computed, precisions = extra.plain_losses(points, double)
     axes = "stored axes" if extra.stored is not None else "axes drawn from their seeds"
     return judge_spots(
         Spots(
-            stored=np.array([evidence.values[each] for each in context.spots]),
+            stored=np.array([evidence.values[index] for index in context.spots]),
             computed=computed,
-            places=[evidence.place(each) for each in context.spots],
+            places=[evidence.place(index) for index in context.spots],
             relief=evidence.relief,
             noise=evidence.noise,
             low_precision=context.low_precision,
-            how=f"weights rebuilt from the {axes}{' and rounded' if context.quantise else ''}, plain {kind}",
+            how=f"weights rebuilt from the {axes}{' and rounded' if context.quantise else ''}, plain {precisions}",
         )
     )
 
@@ -221,7 +229,7 @@ def check_spots(context: CheckContext) -> Judgement:
 def judge_spots(spots: Spots) -> Judgement:
     """3: max |Δ| ≤ 1e-3 of the relief (1e-2 in bfloat16 and tf32) and half a standard error, beyond rounding.
 
-    What rounding explains does hold, with a reservation where it is more than that share of the relief.
+    A difference by rounding holds, with a reservation if it is more than this share of the relief.
     """
     differences = np.abs(spots.stored - spots.computed)
     share, rounding = (LOW_SHARE_OF_RELIEF, LOW_ROUNDING) if spots.low_precision else (SHARE_OF_RELIEF, ROUNDING)
@@ -233,20 +241,20 @@ def judge_spots(spots: Spots) -> Judgement:
     worst, count = int(np.argmax(excess)), int((excess > 1).sum())
     largest = float(differences.max())
     of_relief = largest / spots.relief if spots.relief > 0 else largest
-    known = {"points": len(differences), "largest": largest, "allowed": allowed}
+    numbers = {"points": len(differences), "largest": largest, "allowed": allowed}
     if not count:
-        # Far out, where the loss is many times the relief, its own rise is what is looked at.
+        # Far out, where the rise of the loss is many times the relief, differences are seen beside the rise.
         visible = np.maximum(share * spots.relief, rounding * (spots.stored - spots.stored.min()))
         rough = spots.relief > 0 and bool((differences > visible).any())
         text = (
             f"{len(differences)} points computed again another way ({spots.how}): off by at most "
-            f"{_in_words(largest, spots.relief)}"
+            f"{_difference_text(largest, spots.relief)}"
         )
         if rough:
             finer = "float32" if spots.low_precision else "float64"
             text, remedy = f"{text}, which rounding makes", f"precision: {finer}, or a wider range"
-            return Judgement("reservation", text, remedy, of_relief, numbers=known)
-        return Judgement("holds", text, value=of_relief, numbers=known)
+            return Judgement("reservation", text, remedy, of_relief, numbers=numbers)
+        return Judgement("holds", text, value=of_relief, numbers=numbers)
     text = (
         f"{count} of {len(differences)} points computed again another way ({spots.how}) differ: "
         f"{number(float(spots.stored[worst]), 4)} in the picture and {number(float(spots.computed[worst]), 4)} again "
@@ -256,13 +264,13 @@ def judge_spots(spots: Spots) -> Judgement:
         "the stored axes, coordinates or values are not those of this network: landscape validate, then compute anew; "
         "or a hook or observe reads another model than the one that it is given"
     )
-    return Judgement("fails", text, remedy, of_relief, numbers=known)
+    return Judgement("fails", text, remedy, of_relief, numbers=numbers)
 
 
 def check_repetition(context: CheckContext) -> Judgement:
-    """One far point, computed several times."""
+    """Compute one far point several times."""
     refuse_no_values(context)
-    losses, processes = context.evaluations.repeated(context.evidence.point(context.spots[0]))
+    losses, processes = context.evaluations.repeat(context.evidence.point(context.spots[0]))
     return judge_repetition(losses, processes, context.evidence.relief)
 
 
@@ -270,7 +278,7 @@ def judge_repetition(losses: Sequence[float], processes: int, relief: float) -> 
     """4: the same bits each time.
 
     Args:
-        losses: of one point, of every time that it was computed.
+        losses: the loss of one point, each time.
         processes: how many processes computed it.
     """
     spread = float(np.ptp(losses))
@@ -280,7 +288,7 @@ def judge_repetition(losses: Sequence[float], processes: int, relief: float) -> 
         text = f"one far point computed {times} times by {who} has the same bits each time"
         return Judgement("holds", text, value=0.0, numbers={"times": times})
     share = spread / relief if relief > 0 else spread
-    text = f"one far point computed {times} times by {who} varies by {_in_words(spread, relief)}"
+    text = f"one far point computed {times} times by {who} varies by {_difference_text(spread, relief)}"
     remedy = (
         "observe draws random numbers that no seed reaches, or kernels add in no fixed order: draw from the global "
         "generators, which are seeded at each point"
@@ -288,6 +296,6 @@ def judge_repetition(losses: Sequence[float], processes: int, relief: float) -> 
     return Judgement("reservation", text, remedy, share, {"times": times, "spread": spread})
 
 
-def _in_words(difference: float, relief: float) -> str:
-    """A difference in percent of the relief; by itself where there is none."""
+def _difference_text(difference: float, relief: float) -> str:
+    """A difference in percent of the relief; as a number if there is no relief."""
     return f"{percent(difference / relief)} of the relief" if relief > 0 else number(difference)

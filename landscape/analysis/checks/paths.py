@@ -1,4 +1,4 @@
-"""Checks 10 and 11: losses away from the centre with its batch norm statistics, and how well a plane holds its path."""
+"""Checks 10 and 11: the batch norm statistics away from the centre, and how well a plane shows its paths."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from landscape.surface.record import SEEN, Along
 from landscape.surface.record_entries import CheckState
 from landscape.surface.surface import ProjectedPath, Surface
 
-FURTHEST = 6  # snapshots at whose projections statistics are taken anew, beside the ends of a path
-MOST = 0.5  # of the rise at a corner, or of a rise between networks
-NEAR = 0.3  # of the reach of a path, off the plane
-# Of the height of the path: a tenth is the way between two contour lines of ten; by half of it what was the middle of
-# the training can be drawn higher than its start, or lower than its end.
+FURTHEST = 6  # snapshots at whose projections statistics are taken anew, besides the ends of a path
+MOST = 0.5  # share of the rise at a corner, or between networks
+NEAR = 0.3  # share of the reach of a path: its largest distance off the plane
+# Shares of the height of the path. A tenth is the distance of two contour lines of ten; with a gap of half the height
+# the middle of the training may be drawn higher than its start, or lower than its end.
 SMALL_GAP, LARGE_GAP = 0.1, 0.5
-DRIFT = 0.05  # of the variance: a walk of as many steps explains so much more or less by chance
+DRIFT = 0.05  # share of the variance: the chance variation of that which the axes explain of a random walk
 MORE_AXES = {1: "a second axis or fewer snapshots fit", 2: "a third axis or fewer snapshots fit"}
 
 
-# -- 10: batch norm's statistics -----------------------------------------------------------------------------
+# -- 10: batch norm statistics -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class OnPath:
     Attributes:
         name: such as 'epoch 3', or 'epoch 3 of sgd'.
         own: the loss of the snapshot, with its own statistics.
-        plane: the loss at its projection with those of the centre; infinite where it is not finite.
-        renewed: the same with statistics that are taken anew.
-        stderr: the standard error of plane − renewed over the same samples; NaN where it is not known.
-        height: what differences along its path are judged by, see `Along.height`.
+        plane: the loss at its projection with the statistics of the centre; infinite if not finite.
+        renewed: the same with statistics taken anew there.
+        stderr: the standard error of plane − renewed over the same samples; NaN if unknown.
+        height: the scale of differences along its path, see `Along.height`.
     """
 
     name: str
@@ -53,27 +53,28 @@ class OnPath:
 
     @property
     def stale(self) -> float:
-        """|own − plane| − |own − renewed|: how much nearer the plane comes to the snapshot; 0 within the noise."""
-        nearer = abs(self.own - self.plane) - abs(self.own - self.renewed)
-        return 0.0 if math.isnan(nearer) or nearer <= STANDARD_ERRORS * self.stderr else nearer  # no error: it counts
+        """|own − plane| − |own − renewed|: the gap that statistics taken anew close; 0 within the noise."""
+        closed = abs(self.own - self.plane) - abs(self.own - self.renewed)
+        # The comparison with an unknown standard error is false: such a gap counts.
+        return 0.0 if math.isnan(closed) or closed <= STANDARD_ERRORS * self.stderr else closed
 
     @property
     def share(self) -> float:
-        """The stale part as a share of the height of the path; 0 where that is not known."""
+        """`stale` as a share of the height of the path; 0 if the height is unknown."""
         return self.stale / self.height if self.height > 0 else 0.0
 
 
 @dataclass(frozen=True)
 class Between:
-    """A point between two networks, on whose straight way their running statistics are mixed.
+    """A point on the straight line between two networks, where the running statistics are a mixture of theirs.
 
     Attributes:
-        name: of the networks, such as 'the origin and epoch 3'.
-        place: such as 'at alpha 0.3, between the origin and epoch 3,'.
-        plane: how far the loss there is above the straight line between the losses of both networks.
-        renewed: the same at that point with statistics that are taken anew at all three places.
-        stderr: the standard error of the difference of both losses there; NaN where it is not known.
-        relief: of the plane.
+        name: both networks, such as 'the origin and epoch 3'.
+        place: the point in words, such as 'at alpha 0.3, between the origin and epoch 3,'.
+        plane: the rise there: the loss less the linear interpolation of the losses of both networks.
+        renewed: the same with statistics taken anew at the point and at both networks.
+        stderr: the standard error of the difference of both losses at the point; NaN if unknown.
+        relief: the relief of the landscape.
     """
 
     name: str
@@ -85,7 +86,7 @@ class Between:
 
     @property
     def share(self) -> float:
-        """The share of the rise that is stale; 0 where that is within the noise, or the rise cannot be seen."""
+        """The share of the rise that is due to stale statistics; 0 within the noise, or if the rise is not visible."""
         stale = self.plane - self.renewed
         if math.isnan(stale) or stale <= STANDARD_ERRORS * self.stderr or self.plane <= SEEN * self.relief:
             return 0.0
@@ -94,18 +95,18 @@ class Between:
 
 @once
 def uses_centres_statistics(context: CheckContext) -> bool:
-    """Whether batch norm has the running statistics of the origin wherever nothing moves them.
+    """Whether all points use the running statistics of the origin, unless an axis moves these.
 
     Raises:
-        NotJudged: nothing can be evaluated.
+        NotJudged: the network cannot be evaluated.
     """
     return bool(context.evidence.record.provenance.batch_norm_layers) and context.evaluations.own.plan.statistics.fixed
 
 
 @once
 def renewed_corners(context: CheckContext) -> list[float]:
-    """The losses at the corners with the other statistics of batch norm."""
-    points = [context.evidence.point(each) for each in context.corners]
+    """The losses at the corners with the other batch norm statistics."""
+    points = [context.evidence.point(index) for index in context.corners]
     if not points:
         return []
     return [float(loss) for loss in context.evaluations.losses(context.evaluations.other_statistics, points)]
@@ -113,19 +114,19 @@ def renewed_corners(context: CheckContext) -> list[float]:
 
 @once
 def renewed_on_paths(context: CheckContext) -> dict[tuple[int, int], OnPath]:
-    """By path and snapshot, the plane below some snapshots with both kinds of statistics of batch norm.
+    """Some snapshots with both kinds of batch norm statistics, by path and number in the path.
 
-    Of all paths together those whose own losses are furthest from the plane's, and the ends of the path of the
-    first of these; none where the landscape's statistics are those of each point.
+    They are the snapshots of all paths with the largest gaps to the plane, and both ends of the path with the largest
+    gap. There are none if the landscape takes statistics anew at each point.
     """
     surface = context.evidence.surface
     paths = {k: surface.along(path) for k, path in enumerate(surface.paths)}
     ranked = sorted(
         (
             (gap, -k, -at)
-            for k, each in paths.items()
-            for at, gap in enumerate(each.gaps.tolist())
-            if math.isfinite(each.losses[at])
+            for k, path in paths.items()
+            for at, gap in enumerate(path.gaps.tolist())
+            if math.isfinite(path.losses[at])
         ),
         reverse=True,
     )
@@ -136,28 +137,28 @@ def renewed_on_paths(context: CheckContext) -> dict[tuple[int, int], OnPath]:
     chosen += [(worst, at) for at in (0, len(paths[worst].losses) - 1) if (worst, at) not in chosen]
     names = [axis.name for axis in surface.axes]
     points = [[float(surface.paths[k].coordinates[name][at]) for name in names] for k, at in chosen]
-    pairs = context.evaluations.by_statistics(points)
-    found = {}
-    for place, (k, at) in enumerate(chosen):
-        each, run = paths[k], surface.paths[k].label
-        found[k, at] = OnPath(
-            f"{each.names[at]} of {run}" if run else each.names[at], float(each.losses[at]), float(each.plane[at]),
-            float(pairs.second[place]), float(pairs.stderr[place]), each.height,
+    pairs = context.evaluations.losses_by_statistics(points)
+    snapshots = {}
+    for row, (k, at) in enumerate(chosen):
+        along, run = paths[k], surface.paths[k].label
+        snapshots[k, at] = OnPath(
+            f"{along.names[at]} of {run}" if run else along.names[at], float(along.losses[at]), float(along.plane[at]),
+            float(pairs.second[row]), float(pairs.stderr[row]), along.height,
         )  # fmt: skip
-    return found
+    return snapshots
 
 
 @dataclass(frozen=True)
-class Stale:
-    """Losses with the statistics of training, and with statistics taken anew at the point.
+class LossesByStatistics:
+    """Losses with the batch norm statistics of training, and with statistics taken anew at the point.
 
     Attributes:
-        centre: both at the origin, the one of training first.
-        corners: the same by place.
-        stderr: of the difference of both at the origin, over the same samples; NaN where it is not known.
-        shown: which statistics the landscape uses, as `batch_norm` of a job.
-        path: some snapshots of the paths; none where the landscape takes statistics anew.
-        between: points between networks, likewise.
+        centre: both losses at the origin, that with the statistics of training first.
+        corners: both losses at each corner, by its coordinates in words.
+        stderr: the standard error of the difference at the origin over the same samples; NaN if unknown.
+        shown: which statistics the landscape uses, as `batch_norm` in a job.
+        path: some snapshots of the paths; none if the landscape takes statistics anew.
+        between: points between networks; none if the landscape takes statistics anew.
     """
 
     centre: tuple[float, float]
@@ -169,116 +170,120 @@ class Stale:
 
 
 def check_batch_norm(context: CheckContext) -> Judgement:
-    """Losses with the statistics of training, and with statistics taken anew."""
+    """Compare losses with the statistics of training with those with statistics taken anew."""
     extra, evidence = context.evaluations, context.evidence
     if not evidence.record.provenance.batch_norm_layers:
         raise NotJudged("the model has no batch norm layers")
     path = list(renewed_on_paths(context).values())
-    at_origin = extra.by_statistics([[0.0] * len(evidence.surface.axes)])
+    at_origin = extra.losses_by_statistics([[0.0] * len(evidence.surface.axes)])
     between, other = _measure_between(context), np.array([float(at_origin.second[0]), *renewed_corners(context)])
-    shown = np.array([context.origin_loss, *(evidence.values[each] for each in context.corners)])
+    shown = np.array([context.origin_loss, *(evidence.values[index] for index in context.corners)])
     trained, renewed = (shown, other) if extra.own.plan.batch_norm == "eval" else (other, shown)
     pairs = list(zip(trained.tolist(), renewed.tolist(), strict=True))
-    places = [evidence.place(each) for each in context.corners]
+    places = [evidence.place(index) for index in context.corners]
     corners = dict(zip(places, pairs[1:], strict=True))
     error = float(at_origin.stderr[0])
-    return judge_statistics(Stale(pairs[0], corners, error, extra.own.plan.batch_norm, path, between))
+    return judge_statistics(LossesByStatistics(pairs[0], corners, error, extra.own.plan.batch_norm, path, between))
 
 
 def _measure_between(context: CheckContext) -> list[Between]:
-    """How high the loss is between the networks that axes run through: half-way, of a line at its highest point.
+    """The rise of the loss between the networks on the axes: of a line at its highest point, of a plane half-way.
 
-    There the running statistics are mixed from those of both ends, and belong to no network.
+    There the running statistics are a mixture of those of both ends, and belong to no network.
     """
     surface = context.evidence.surface
     ways = ways_between(surface) if uses_centres_statistics(context) else []
     if not ways:
         return []
-    ends = context.evaluations.by_statistics([point.tolist() for way in ways for point in (way.start, way.end)])
+    ends = context.evaluations.losses_by_statistics([point.tolist() for way in ways for point in (way.start, way.end)])
     pairs = [(float(ends.first[2 * k]), float(ends.first[2 * k + 1])) for k in range(len(ways))]
     highest = [highest_share(surface, way, losses) for way, losses in zip(ways, pairs, strict=True)]
     shares = [0.5 if share is None else share for share in highest]
     points = [way.at(share) for way, share in zip(ways, shares, strict=True)]
-    there = context.evaluations.by_statistics([point.tolist() for point in points])
-    found = []
+    there = context.evaluations.losses_by_statistics([point.tolist() for point in points])
+    between = []
     for k, (way, share) in enumerate(zip(ways, shares, strict=True)):
         above = [
-            float(at[k] - (1 - share) * of_ends[2 * k] - share * of_ends[2 * k + 1])
-            for at, of_ends in ((there.first, ends.first), (there.second, ends.second))
+            float(losses[k] - (1 - share) * end_losses[2 * k] - share * end_losses[2 * k + 1])
+            for losses, end_losses in ((there.first, ends.first), (there.second, ends.second))
         ]
         place = (
             f"at alpha {points[k][0]:.3g}, between {way.name},"
             if len(surface.axes) == 1
             else f"half-way between {way.name}"
         )
-        found.append(Between(way.name, place, above[0], above[1], float(there.stderr[k]), context.evidence.relief))
-    return found
+        between.append(Between(way.name, place, above[0], above[1], float(there.stderr[k]), context.evidence.relief))
+    return between
 
 
-def judge_statistics(stale: Stale) -> Judgement:
-    """10: along a path, between networks, at the centre, and at the corners.
+def judge_statistics(losses: LossesByStatistics) -> Judgement:
+    """10: stale statistics along a path, between networks, at the centre, and at the corners.
 
-    - A path: where statistics taken anew bring the plane nearer to a snapshot's own loss, by more than 3 standard
-      errors of the paired difference, this is the stale part. Up to 1 % of the range of the path's losses it is not
-      seen; beyond, the picture of the training is not that of the training, and does not hold. What statistics taken
-      anew do not mend is for check 11.
-    - Between networks, of the rise over the straight line between their losses, at the highest point that is known: a
-      stale part of more than half of it does not hold, of more than 10 % it is a reservation.
-    - The centre: both losses differ by more than 3 standard errors of their paired difference, and by more than 2 %:
-      over many samples any difference has many standard errors.
-    - A corner: share = (L_eval − L_recal) / (L_eval − L₀) beyond 50 %.
+    - Along a path: the stale part is the gap between a snapshot's own loss and the plane that statistics taken anew
+      close, if it is more than 3 standard errors of the paired difference. Above 1 % of the range of the path's losses
+      it is visible, and the check fails. Check 11 judges the gap that statistics taken anew leave.
+    - Between networks: the stale part of the rise over the straight line between their losses, at the highest known
+      point of a line. Above half of the rise the check fails, above 10 % it is a reservation.
+    - At the centre: a reservation if both losses differ by more than 3 standard errors of their paired difference, and
+      by more than 2 %. Over many samples any difference has many standard errors.
+    - At a corner: a reservation if (L_eval − L_recal) / (L_eval − L₀) is above 50 %.
+
+    Raises:
+        NotJudged: nothing is stale, but the standard error at the centre is unknown.
     """
-    findings = [each for each in (_path(stale), _between(stale), _centre(stale), _corners(stale)) if each is not None]
-    trained, renewed = stale.centre
-    shares = _shares(stale)
-    share = max((each for each in shares.values() if math.isfinite(each)), default=math.nan)
-    known: dict[str, object] = {
-        "centre": trained, "centre renewed": renewed, "centre stderr": stale.stderr, "share": share,
+    judgements = (_judge_path(losses), _judge_between(losses), _judge_centre(losses), _judge_corners(losses))
+    findings = [judgement for judgement in judgements if judgement is not None]
+    trained, renewed = losses.centre
+    shares = _corner_shares(losses)
+    share = max((share for share in shares.values() if math.isfinite(share)), default=math.nan)
+    numbers: dict[str, object] = {
+        "centre": trained, "centre renewed": renewed, "centre stderr": losses.stderr, "share": share,
     }  # fmt: skip
-    if stale.path:
-        known["path"] = {
-            each.name: {"loss": each.own, "plane": each.plane, "renewed": each.renewed} for each in stale.path
+    if losses.path:
+        numbers["path"] = {
+            snapshot.name: {"loss": snapshot.own, "plane": snapshot.plane, "renewed": snapshot.renewed}
+            for snapshot in losses.path
         }
-    if stale.between:
-        known["between"] = {each.name: {"plane": each.plane, "renewed": each.renewed} for each in stale.between}
-    on_path = _worst_on_path(stale)
+    if losses.between:
+        numbers["between"] = {point.name: {"plane": point.plane, "renewed": point.renewed} for point in losses.between}
+    on_path = _worst_on_path(losses)
     if on_path is not None:
-        known["snapshot"] = on_path.name
+        numbers["snapshot"] = on_path.name
     if findings:
-        first = max(findings, key=lambda each: ORDER.index(each.state))
-        text = "batch norm: " + "; ".join(each.text for each in findings)
-        remedy = "; ".join(dict.fromkeys(each.remedy for each in findings))
-        return Judgement(first.state, text, remedy, first.value, numbers=known)
-    if math.isnan(stale.stderr):
+        worst = max(findings, key=lambda finding: ORDER.index(finding.state))
+        text = "batch norm: " + "; ".join(finding.text for finding in findings)
+        remedy = "; ".join(dict.fromkeys(finding.remedy for finding in findings))
+        return Judgement(worst.state, text, remedy, worst.value, numbers=numbers)
+    if math.isnan(losses.stderr):
         raise NotJudged("the standard error of the difference at the centre is not known")
-    text = f"batch norm: at the centre {_both(stale)}"
-    if math.isfinite(share) and stale.shown == "eval":
+    text = f"batch norm: at the centre {_centre_text(losses)}"
+    if math.isfinite(share) and losses.shown == "eval":
         text = f"{text}; at most {percent(max(share, 0.0))} of the rise at a corner is stale statistics"
-    if stale.path:
-        stale_part = max(each.share for each in stale.path)
+    if losses.path:
+        stale_part = max(snapshot.share for snapshot in losses.path)
         text = f"{text}; along the path at most {percent(stale_part)} of its range of losses"
-    return Judgement("holds", text, value=share, numbers=known)
+    return Judgement("holds", text, value=share, numbers=numbers)
 
 
-def _worst_on_path(stale: Stale) -> OnPath | None:
-    """The snapshot with the largest stale part, where that can be seen."""
-    worst = max(stale.path, key=lambda each: each.share, default=None)
+def _worst_on_path(losses: LossesByStatistics) -> OnPath | None:
+    """The snapshot with the largest stale part; None if none is visible."""
+    worst = max(losses.path, key=lambda snapshot: snapshot.share, default=None)
     return None if worst is None or worst.share <= SEEN else worst
 
 
-def _path(stale: Stale) -> Judgement | None:
-    worst = _worst_on_path(stale)
+def _judge_path(losses: LossesByStatistics) -> Judgement | None:
+    worst = _worst_on_path(losses)
     if worst is None:
         return None
     text = (
-        f"{beside(worst.name, worst.own, worst.plane)} with the statistics it is drawn with, and "
+        f"{_losses_text(worst.name, worst.own, worst.plane)} with the statistics it is drawn with, and "
         f"{number(worst.renewed)} with statistics taken anew"
     )
     return Judgement("fails", text, RECALIBRATE, worst.share)
 
 
-def _between(stale: Stale) -> Judgement | None:
-    worst = max(stale.between, key=lambda each: each.share, default=None)
+def _judge_between(losses: LossesByStatistics) -> Judgement | None:
+    worst = max(losses.between, key=lambda point: point.share, default=None)
     if worst is None or worst.share <= SMALL_GAP:
         return None
     mixed, anew = "with statistics that are mixed from theirs", "with statistics taken anew"
@@ -288,37 +293,37 @@ def _between(stale: Stale) -> Judgement | None:
     return Judgement("fails" if worst.share > MOST else "reservation", text, RECALIBRATE, worst.share)
 
 
-def _centre(stale: Stale) -> Judgement | None:
-    trained, renewed = stale.centre
+def _judge_centre(losses: LossesByStatistics) -> Judgement | None:
+    trained, renewed = losses.centre
     difference = abs(trained - renewed)
-    if math.isnan(stale.stderr) or difference <= max(STANDARD_ERRORS * stale.stderr, CLOSE * abs(trained)):
+    if math.isnan(losses.stderr) or difference <= max(STANDARD_ERRORS * losses.stderr, CLOSE * abs(trained)):
         return None
     remedy = "take the running statistics anew after training, with the final weights and over data like these"
-    return Judgement("reservation", f"the centre has loss {_both(stale)}", remedy, math.nan)
+    return Judgement("reservation", f"the centre has loss {_centre_text(losses)}", remedy, math.nan)
 
 
-def _corners(stale: Stale) -> Judgement | None:
-    shares = _shares(stale)
+def _judge_corners(losses: LossesByStatistics) -> Judgement | None:
+    shares = _corner_shares(losses)
     worst = max(shares, key=lambda place: shares[place] if math.isfinite(shares[place]) else -math.inf, default="")
     share = shares.get(worst, math.nan)
-    if not share > MOST or stale.shown != "eval":
+    if not share > MOST or losses.shown != "eval":
         return None
-    losses = " against ".join(number(loss) for loss in stale.corners[worst])
-    text = f"{percent(min(share, 1.0))} of the rise at {worst} is stale statistics ({losses})"
+    pair = " against ".join(number(loss) for loss in losses.corners[worst])
+    text = f"{percent(min(share, 1.0))} of the rise at {worst} is stale statistics ({pair})"
     return Judgement("reservation", text, RECALIBRATE, share)
 
 
-def _both(stale: Stale) -> str:
-    trained, renewed = (number(loss) for loss in stale.centre)
+def _centre_text(losses: LossesByStatistics) -> str:
+    trained, renewed = (number(loss) for loss in losses.centre)
     return f"{trained} with the statistics of training, {renewed} with those of these samples"
 
 
-def _shares(stale: Stale) -> dict[str, float]:
-    """Of each corner the share of its rise that is stale; NaN where it does not rise."""
-    return {place: _share(*losses, stale.centre[0]) for place, losses in stale.corners.items()}
+def _corner_shares(losses: LossesByStatistics) -> dict[str, float]:
+    """The stale share of the rise at each corner; NaN if the loss does not rise there."""
+    return {place: _stale_share(*pair, losses.centre[0]) for place, pair in losses.corners.items()}
 
 
-def _share(trained: float, renewed: float, centre: float) -> float:
+def _stale_share(trained: float, renewed: float, centre: float) -> float:
     rise = trained - centre
     return (trained - renewed) / rise if rise > 0 else math.nan
 
@@ -328,15 +333,16 @@ def _share(trained: float, renewed: float, centre: float) -> float:
 
 @dataclass(frozen=True)
 class OnPlane:
-    """The path and its projection.
+    """A path and its projection on the axes.
 
     Attributes:
-        off: ‖θᵢ − projection‖ / maxⱼ ‖θⱼ − θ₀‖ of every snapshot off the origin: over how far the path reaches.
-        explained, of_walk: the share of the variance that the axes explain, and what they would of a random walk; NaN
-            where they are no principal components.
-        axes: how many there are.
-        renewed: L(projection) with the statistics of batch norm taken anew there, by the place of the snapshot in the
-            path, where it was evaluated.
+        along: the losses along the path and at its projections.
+        off: ‖θᵢ − projection‖ / maxⱼ ‖θⱼ − θ₀‖ of every snapshot off the origin; the denominator is the path's reach.
+        explained, of_walk: the share of the path's variance that the axes explain, and the share of a random walk's
+            variance that they would explain; NaN if the axes are no principal components.
+        axes: the number of axes.
+        renewed: L(projection) with batch norm statistics taken anew there, by the snapshot's number in the path, where
+            it was evaluated.
     """
 
     along: Along
@@ -348,7 +354,7 @@ class OnPlane:
 
 
 def check_path(context: CheckContext) -> Judgement:
-    """How far each path lies off the plane, and its losses beside the plane's."""
+    """Judge how far each path lies off the plane, and compare its losses with the plane's."""
     evidence = context.evidence
     gram = evidence.gram
     if not evidence.surface.paths:
@@ -359,20 +365,20 @@ def check_path(context: CheckContext) -> Judgement:
         renewed = renewed_on_paths(context)
     except (NotJudged, JobError):  # check 10 says why
         renewed = {}
-    found = {}
+    paths = {}
     for k, path in enumerate(evidence.surface.paths):
-        of_path = {at: place.renewed for (of, at), place in renewed.items() if of == k}
+        losses = {at: snapshot.renewed for (path_number, at), snapshot in renewed.items() if path_number == k}
         shape = _shape(evidence.surface, path, gram)
-        found[path.label] = OnPlane(evidence.surface.along(path), *shape, len(evidence.surface.axes), of_path)
-    return judge_paths(found)
+        paths[path.label] = OnPlane(evidence.surface.along(path), *shape, len(evidence.surface.axes), losses)
+    return judge_paths(paths)
 
 
 def _shape(surface: Surface, path: ProjectedPath, gram: Floats) -> tuple[Floats, float, float]:
-    """How far a path lies off the plane, and the shares of its variance that the axes explain, and would of a walk.
+    """`off`, `explained` and `of_walk` of a path, see `OnPlane`.
 
-    Of one of several the variance that counts is its own, about its own mean.
+    If there are several paths, the variance of each is about its own mean.
     """
-    away = _away(path, gram, [axis.name for axis in surface.axes])
+    away = _distances(path, gram, [axis.name for axis in surface.axes])
     off = path.distance[away > 0] / away.max(initial=0.0)
     if path.label:
         return off, _total([path.runs[0].shown]), _total([path.runs[0].shown_of_walk])
@@ -381,8 +387,8 @@ def _shape(surface: Surface, path: ProjectedPath, gram: Floats) -> tuple[Floats,
     return off, explained, _total([share.random_walk_variance for share in axes])
 
 
-def _away(path: ProjectedPath, gram: Floats, names: list[str]) -> Floats:
-    """‖θᵢ − θ₀‖ of the snapshots: the projection is orthogonal."""
+def _distances(path: ProjectedPath, gram: Floats, names: list[str]) -> Floats:
+    """‖θᵢ − θ₀‖ of the snapshots, by Pythagoras, since the projection is orthogonal."""
     places = np.stack([path.coordinates[name] for name in names], axis=1)
     inside = np.einsum("sa,ab,sb->s", places, gram, places)
     return np.asarray(np.sqrt(np.maximum(inside, 0.0) + path.distance**2), np.float64)
@@ -393,45 +399,52 @@ def _total(shares: list[float | None]) -> float:
 
 
 def judge_paths(paths: Mapping[str, OnPlane]) -> Judgement:
-    """11 of every path by the name of its run: the state is the worst one, and the text names all.
+    """11 of all paths: the worst state, and the texts of all.
+
+    Args:
+        paths: by the name of the run.
 
     Raises:
         NotJudged: no path has a snapshot off the origin.
     """
-    judged = {run: judge_path(each, run) for run, each in paths.items() if len(each.off)}
-    if not judged:
+    by_run = {run: judge_path(path, run) for run, path in paths.items() if len(path.off)}
+    if not by_run:
         raise NotJudged("the path has no snapshot off the origin")
-    worst = max(judged.values(), key=lambda each: ORDER.index(each.state))
-    if len(judged) == 1:
+    judgements = list(by_run.values())
+    worst = max(judgements, key=lambda judgement: ORDER.index(judgement.state))
+    if len(judgements) == 1:
         return worst
-    text = "; ".join(each.text for each in judged.values())
-    remedies = dict.fromkeys(each.remedy for each in [worst, *judged.values()] if each.remedy)
-    numbers = {f"{run}, {name}": value for run, each in judged.items() for name, value in each.numbers.items()}
+    text = "; ".join(judgement.text for judgement in judgements)
+    remedies = dict.fromkeys(judgement.remedy for judgement in [worst, *judgements] if judgement.remedy)
+    numbers = {f"{run}, {name}": value for run, of_run in by_run.items() for name, value in of_run.numbers.items()}
     return replace(worst, text=text, remedy="; ".join(remedies), numbers=numbers)
 
 
 def judge_path(path: OnPlane, run: str = "") -> Judgement:
     """11: the largest gap |L(θᵢ) − L(projection)|, and the largest distance off the plane.
 
-    A gap counts beyond 3 standard errors of the rise: ≤ 10 % of the height of the path holds, beyond 50 % it does not.
-    The largest one is judged, since a picture is read at its start and its end, and many snapshots close to the end
-    make a median small. A distance off the plane of more than 30 % of the reach of the path is a reservation, whatever
-    the gaps are: its shape is then not that of the picture. Over a snapshot's own way to the origin the last ones would
-    be far off any plane.
+    A gap counts if it is more than 3 standard errors of the rise. Up to 10 % of the height of the path it holds, above
+    50 % it fails. The largest gap is judged, since a picture is read at the start and the end of its path, and a median
+    would be small by the many snapshots close to the end. A distance off the plane of more than 30 % of the path's
+    reach is a reservation whatever the gaps are, since the drawn shape is then not that of the path. The distance is
+    divided by the reach, since over their own distance from the origin the last snapshots would be far off any plane.
+
+    Raises:
+        NotJudged: the path has no snapshot off the origin.
     """
     if not len(path.off):
         raise NotJudged("the path has no snapshot off the origin")
     along, off, worst = path.along, float(path.off.max()), path.along.furthest
     gap = float(along.clear[worst]) / along.height
-    state = _worse("reservation" if off > NEAR else "holds", _graded(gap, SMALL_GAP, LARGE_GAP))
+    state = _worst("reservation" if off > NEAR else "holds", _grade(gap, SMALL_GAP, LARGE_GAP))
     whose, far = f" of {run}" if run else "", f"up to {percent(off)} of its reach off the plane"
     text = f"the path{whose} lies {far}"
-    known: dict[str, object] = {"off": off, "gap": gap, "explained": path.explained, "of walk": path.of_walk}
+    numbers: dict[str, object] = {"off": off, "gap": gap, "explained": path.explained, "of walk": path.of_walk}
     own, plane = float(along.losses[worst]), float(along.plane[worst])
     if not (math.isnan(gap) or math.isnan(own) or math.isnan(plane)):
-        known |= {"snapshot": along.names[worst], "loss": own, "plane": plane}
-        text = f"path{whose}: {beside(along.names[worst], own, plane)}{_apart(along, gap)}; it lies {far}"
-    drifts = path.explained <= path.of_walk + DRIFT  # never of NaN
+        numbers |= {"snapshot": along.names[worst], "loss": own, "plane": plane}
+        text = f"path{whose}: {_losses_text(along.names[worst], own, plane)}{_gap_text(along, gap)}; it lies {far}"
+    drifts = path.explained <= path.of_walk + DRIFT  # false if NaN
     remedies = []
     if gap > SMALL_GAP and _is_stale(path, worst):
         remedies.append(f"most of it is stale statistics: {RECALIBRATE}")
@@ -440,37 +453,37 @@ def judge_path(path: OnPlane, run: str = "") -> Judgement:
         remedies.append(f"read the path's own losses, not the contour lines below it; {others} better")
     if drifts:
         text += f"; the axes explain {percent(path.explained)} of it, and {percent(path.of_walk)} of a random walk"
-        state, who = _worse(state, "reservation"), f"the path{whose} looks " if run else ""
+        state, who = _worst(state, "reservation"), f"the path{whose} looks " if run else ""
         remedies.append(f"{who}as pure drift would: its shape says nothing of the training")
-    return Judgement(state, text, "; ".join(remedies), off, numbers=known)
+    return Judgement(state, text, "; ".join(remedies), off, numbers=numbers)
 
 
-def beside(name: str, own: float, plane: float) -> str:
-    """A snapshot's own loss and the plane's: 'at epoch 0 the loss is 4.39, the plane has 3.19 there'."""
+def _losses_text(name: str, own: float, plane: float) -> str:
+    """A snapshot's own loss and the plane's, such as 'at epoch 0 the loss is 4.39, the plane has 3.19 there'."""
     there = f"the plane has {number(plane)} there" if math.isfinite(plane) else "the plane's is not finite there"
     return f"at {name} the loss is {number(own) if math.isfinite(own) else 'not finite'}, {there}"
 
 
-def _apart(along: Along, gap: float) -> str:
-    """How large the largest gap is, as a share of the height."""
+def _gap_text(along: Along, gap: float) -> str:
+    """The largest gap as a share of the height, in words; '' if not finite."""
     if not gap:
         return ", no more apart than by the noise of sampling"
     if not math.isfinite(gap):
         return ""
-    of = "the range of the path's losses" if along.span else "the relief"
-    return f", apart by {percent(gap)} of {of}" if gap < 2 else f", apart by {number(gap, 2)} times {of}"
+    height = "the range of the path's losses" if along.span else "the relief"
+    return f", apart by {percent(gap)} of {height}" if gap < 2 else f", apart by {number(gap, 2)} times {height}"
 
 
 def _is_stale(path: OnPlane, k: int) -> bool:
-    """Whether most of a gap is gone where the statistics of batch norm are taken anew."""
+    """Whether statistics taken anew close at least half of the gap of snapshot k."""
     left = abs(float(path.along.losses[k]) - path.renewed.get(k, math.nan))
-    return left <= float(path.along.gaps[k]) / 2  # never of NaN
+    return left <= float(path.along.gaps[k]) / 2  # false if NaN
 
 
-def _graded(value: float, good: float, bad: float) -> CheckState:
-    """What is not known does not count."""
+def _grade(value: float, good: float, bad: float) -> CheckState:
+    """The state of a value by two bounds; NaN holds."""
     return "fails" if value > bad else "reservation" if value > good else "holds"
 
 
-def _worse(*states: CheckState) -> CheckState:
+def _worst(*states: CheckState) -> CheckState:
     return max(states, key=ORDER.index)

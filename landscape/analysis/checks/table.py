@@ -37,10 +37,10 @@ CHECKS: Mapping[str, tuple[str, Callable[[CheckContext], Judgement]]] = {
     "14": ("axes", geometry.check_axes),
     "15": ("holes", values.check_holes),
 }
-"""Each by its number: its name and the function that measures and judges."""
+"""The checks by their numbers: the name, and the function that measures and judges."""
 
-EVALUATIONS = 130  # of the default checks of a plane, about; those of Hessian products among them
-CHECK_AGAIN = "mend that and check again; --problem and --folder name the callback where it is another one now"
+EVALUATIONS = 130  # about the cost of the default checks of a plane, Hessian products included
+CHECK_AGAIN = "mend that and check again; if the callback is another one now, name it by --problem and --folder"
 IMPORTED = "the landscape was imported: no job computed it, so nothing of it can be evaluated"
 
 HERE = local_executors()
@@ -55,22 +55,23 @@ def check_landscape(
     folder: Path | None = None,
     executor: Executors = HERE,
 ) -> Checks:
-    """Check a landscape of a run; `keep_checks` then keeps what was found with it.
+    """Check a landscape of a run; `keep_checks` stores the results.
 
-    Where its job cannot be prepared again, the checks that evaluate are not judged and say why, and neither is the
-    landscape (`Checks.not_judged`). Of an imported one only the values are judged.
+    If its job cannot be prepared again, the checks that evaluate the network are not judged and say why, and the
+    landscape is not judged either (`Checks.not_judged`). Of an imported landscape only the values are judged.
 
     Args:
-        deep: look for the steepest direction too, by Lanczos: about 60 Hessian products.
-        problem: the callback; default: the one that the landscape was computed with, by its name.
-        folder: where the callback is looked up first; default: where it was then.
+        deep: also look for the steepest direction, by Lanczos: about 60 Hessian products.
+        problem: the callback; default: the recorded one, by its name.
+        folder: where the callback is looked up first; default: where it was when the landscape was computed.
         executor: evaluates further points of the landscape; default: this process.
 
     Raises:
         NotFoundError: there is no such run or landscape.
         LandscapeError: the landscape cannot be read.
-        JobError: the callback that was named does not give this landscape.
-        ClusterUnreachableError, Interrupted: as computing does.
+        JobError: `problem` or `folder` was given, and the job of the landscape cannot be prepared with it.
+        ClusterUnreachableError: the executor lost its cluster.
+        Interrupted: a signal ended the checks.
     """
     path, begin = open_run(run).path, time.monotonic()
     evidence = Evidence.of(path, name)
@@ -81,14 +82,14 @@ def check_landscape(
             raise
         why_not = IMPORTED if evidence.record.is_imported else message_of(error)
         context = CheckContext(evidence, None, why_not, deep)
-        results = _carried_out(context)
+        results = _carry_out_all(context)
     else:
         landscape = prepared.landscapes[0]
         with executor(prepared, landscape, EVALUATIONS * (5 if deep else 1)) as answers:
             context = CheckContext(
                 evidence, ExtraEvaluations(prepared, landscape, answers, evidence.store.directions()), "", deep
             )
-            results = _carried_out(context)
+            results = _carry_out_all(context)
     return Checks(
         when=datetime.now(UTC).isoformat(timespec="seconds"),
         version=__version__,
@@ -102,7 +103,7 @@ def check_landscape(
     )
 
 
-def _carried_out(context: CheckContext) -> list[Check]:
+def _carry_out_all(context: CheckContext) -> list[Check]:
     results = []
     for number, (name, carry_out) in CHECKS.items():
         try:
@@ -119,7 +120,7 @@ def _carried_out(context: CheckContext) -> list[Check]:
 
 
 def keep_checks(run: str | Path, name: str, checks: Checks) -> None:
-    """Keep what the checks of a landscape found with it, where figures, report and page show it; no part of its values.
+    """Store the results of checks with their landscape, for figures, report and page; its values stay as they are.
 
     Raises:
         LandscapeError: another process writes the run, or it cannot be written.

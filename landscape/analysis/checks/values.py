@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from landscape.analysis.checks.check import CheckContext, cut_off, refuse_few_points, refuse_no_values
+from landscape.analysis.checks.check import CheckContext, features_beyond_half, refuse_few_points, refuse_no_values
 from landscape.analysis.checks.curvature import along_axes, hessian_of_axes
-from landscape.analysis.checks.evidence import Judgement, NotJudged, held_by, number, percent
+from landscape.analysis.checks.evidence import Judgement, NotJudged, number, percent, shown_features
 from landscape.analysis.checks.paths import renewed_corners, uses_centres_statistics
 from landscape.core.errors import JobError
 from landscape.core.grid import Index
@@ -21,30 +21,30 @@ from landscape.model.layer_rules import inspect_command
 from landscape.surface.record_entries import CheckState
 from landscape.surface.surface import NOT_FINITE
 
-SURE = 20.0  # relief in standard errors: the band of ± one error is then a tenth of the relief, a contour line's worth
-# Samples: a standard error that n of them give is itself known to 1/√(2(n − 1)), 13 % of 30. Losses have long tails:
-# the few samples that are hard, and make most of a loss, are often in none of so few.
+SURE = 20.0  # relief in standard errors: the band of ± one error is then a tenth of the relief, a contour interval
+# A standard error from n samples is itself known to 1/√(2(n − 1)) of its value, 13 % for 30. Losses have long tails:
+# fewer samples often contain none of the few hard ones that make most of the loss.
 FEW = 30
-VISIBLE = 5.0  # below it a band of ± two errors is 80 % of the relief
-LINES = 2 * math.sqrt(2)  # in standard errors: the difference of two values has √2 of them, and two of these are noise
-MOSTLY_RENEWED = 0.5  # of the cells that are looked at
-DEAD = 0.8  # of the cells: what is left is a spot in the middle of the picture
+VISIBLE = 5.0  # relief in standard errors: the band of ± two errors is then 80 % of the relief
+LINES = 2 * math.sqrt(2)  # standard errors: the difference of two values has an error of √2, and twice that is noise
+MOSTLY_RENEWED = 0.5  # share of the cells that are evaluated again
+DEAD = 0.8  # share of the cells: the others are a spot in the middle of the picture
 CLEARLY = 3.0  # standard errors
 CHANGE = 0.02  # relative: a log rounds to two digits
-STRAIGHT = 1e-3  # of the fall: below it the sign of what a parabola makes may be that of rounding
-WORSE = 2.0  # times the loss of guessing: a network that answers nothing loses about as much as guessing
+STRAIGHT = 1e-3  # share of the fall: the sign of a smaller quadratic term may come from rounding
+WORSE = 2.0  # times the loss of guessing, which a network with a constant output has about
 NO_NOISE = "the standard error of the rise is not known"
-WHOLE, MOSTLY = 0.01, 0.1  # of the cells may be holes: beyond a tenth the relief is that of the cells which are left
+WHOLE, MOSTLY = 0.01, 0.1  # shares of the cells that are holes: with more than a tenth the relief is that of the rest
 
 
-Logged = tuple[float, float]  # a mean of losses and its standard error
+MeanLoss = tuple[float, float]  # a mean of losses and its standard error
 
 
 # -- 5: sampling ---------------------------------------------------------------------------------------------
 
 
 def check_sampling(context: CheckContext) -> Judgement:
-    """The relief of the grid beside the noise of sampling."""
+    """Compare the relief of the grid with the noise of sampling."""
     evidence = context.evidence
     command = inspect_command(evidence.run, evidence.surface.name, len(evidence.surface.axes))
     command = "" if evidence.record.is_imported else command
@@ -54,12 +54,16 @@ def check_sampling(context: CheckContext) -> Judgement:
 
 
 def judge_sampling(relief: float, noise: float, samples: int, inspect: str = "", most: int | None = None) -> Judgement:
-    """5: S = relief / SE; at least 20 holds, below 5 nothing is seen; fewer than 30 samples do not tell their noise.
+    """5: S = relief / SE; at least 20 holds, below 5 fails; fewer than 30 samples are a reservation.
 
     Args:
-        noise: the median standard error of the rise over the origin.
-        inspect: the command that goes through the network at the origin.
-        most: how many samples the problem has; None where that is not known.
+        noise: SE, the median standard error of the rise.
+        samples: how many samples every value is the mean of.
+        inspect: the command that inspects the layers at the origin.
+        most: how many samples the problem has; None if unknown.
+
+    Raises:
+        NotJudged: the standard error is unknown.
     """
     if relief == 0:
         text, remedy = "the relief is 0: nothing that the axes move changes the loss", "does observe use its model?"
@@ -70,26 +74,26 @@ def judge_sampling(relief: float, noise: float, samples: int, inspect: str = "",
     if noise == 0:
         return Judgement("holds", "sampling makes no noise: all samples rise alike", value=math.inf)
     ratio = relief / noise
-    known = {"relief": relief, "noise": noise, "lines": LINES * noise}
+    numbers = {"relief": relief, "noise": noise, "lines": LINES * noise}
     text = (
         f"noise of sampling ± {number(2 * noise)} (two standard errors) in a relief of {number(relief)}; "
         f"contour lines nearer than {number(LINES * noise)} would mean nothing"
     )
     if ratio >= SURE and 0 < samples < FEW:
         text = f"{text}, as far as {samples} samples tell: the noise of so few is not known"
-        return Judgement("reservation", text, "take hundreds of samples", ratio, numbers=known)
+        return Judgement("reservation", text, "take hundreds of samples", ratio, numbers=numbers)
     if ratio >= SURE:
-        return Judgement("holds", text, value=ratio, numbers=known)
-    wanted = math.ceil(samples * (SURE / ratio) ** 2)
+        return Judgement("holds", text, value=ratio, numbers=numbers)
+    needed = math.ceil(samples * (SURE / ratio) ** 2)
     remedy = "nothing rises: widen the range"
-    if most is not None and wanted > most:
+    if most is not None and needed > most:
         remedy = f"num_samples: {most}, all that the problem has, makes it smaller; so does a wider range"
         if samples >= most:
             remedy = f"the problem has no more than these {most} samples: take more data, or widen the range"
-    elif wanted < 1e9:
-        remedy = f"num_samples: {wanted} makes it small enough"
+    elif needed < 1e9:
+        remedy = f"num_samples: {needed} makes it small enough"
         remedy += ", if the data has so many" if most is None else ""
-    return Judgement("reservation" if ratio >= VISIBLE else "fails", text, remedy, ratio, numbers=known)
+    return Judgement("reservation" if ratio >= VISIBLE else "fails", text, remedy, ratio, numbers=numbers)
 
 
 # -- 12: the range -------------------------------------------------------------------------------------------
@@ -97,19 +101,20 @@ def judge_sampling(relief: float, noise: float, samples: int, inspect: str = "",
 
 @dataclass(frozen=True)
 class Range:
-    """How far the grid reaches.
+    """How much of the grid is no better than guessing.
 
     Attributes:
-        dead: the share of the finite cells whose loss is that of guessing or worse; None where that says nothing.
+        relief: the relief of the landscape.
+        noise: the median standard error of the rise; NaN if unknown.
+        dead: the share of the finite cells whose loss is that of guessing or worse; None if unknown.
         chance: the loss of guessing.
         within: the distance from the origin, in units of the axes, within which most cells are better than guessing.
-        noise: the median standard error of the rise; NaN where it is not known.
-        why: `dead` says nothing.
-        held: what the picture is to hold and a smaller range may cut off, such as 'the path'; '' where there is none.
-        reach: how far that lies from the origin, along an axis.
-        renewed: of some cells at the loss of guessing the share that is better with batch norm's statistics taken
-            anew; 0 where they are taken anew already, or it is not known.
-        typical: the median loss of the cells; NaN where it is not known.
+        why: why `dead` is unknown.
+        shown: the features that a smaller range may cut off, such as 'the path'; '' for none.
+        reach: the largest coordinate of these features, by absolute value.
+        renewed: the share of some dead cells that are better than guessing with batch norm statistics taken anew; 0 if
+            the landscape takes them anew, or if unknown.
+        typical: the median loss of the cells; NaN if unknown.
     """
 
     relief: float
@@ -118,54 +123,54 @@ class Range:
     chance: float
     within: float = 0.0
     why: str = "the loss of guessing, which a dead network has, is not known"
-    held: str = ""
+    shown: str = ""
     reach: float = 0.0
     renewed: float = 0.0
     typical: float = math.nan
 
 
 def check_range(context: CheckContext) -> Judgement:
-    """How much of the grid loses as much as guessing, and how far from the origin it does not."""
+    """Judge how much of the grid is no better than guessing."""
     evidence, chance = context.evidence, context.chance
     refuse_no_values(context)
     refuse_few_points(context)
     finite = np.isfinite(evidence.values)
-    found = Range(evidence.relief, evidence.noise, None, math.nan)
+    reach = Range(evidence.relief, evidence.noise, None, math.nan)
     if chance is not None and not context.origin_loss < chance:
-        found = replace(found, why="the centre itself loses as much as guessing")
+        reach = replace(reach, why="the centre itself loses as much as guessing")
     elif chance is not None:
         alive = finite & (evidence.values < chance)
         dead = 1 - float(alive.sum() / finite.sum())
-        held = held_by(evidence.surface)
-        found = replace(
-            found, dead=dead, chance=chance, within=_alive_within(context, alive, finite), held=held.name,
-            reach=held.reach, renewed=_renewed_spots(context, chance) if dead > DEAD else 0.0,
+        shown = shown_features(evidence.surface)
+        reach = replace(
+            reach, dead=dead, chance=chance, within=_alive_within(context, alive, finite), shown=shown.name,
+            reach=shown.reach, renewed=_renewed_spots(context, chance) if dead > DEAD else 0.0,
             typical=float(np.median(evidence.values[finite])),
         )  # fmt: skip
-    return judge_range(found)
+    return judge_range(reach)
 
 
 def _renewed_spots(context: CheckContext, chance: float) -> float:
-    """Of the corners and some cells that lose as much as guessing the share that does not with statistics taken anew.
+    """The share of the dead corners and some other dead cells that are better than guessing with renewed statistics.
 
-    The corners alone would not do: furthest from the origin, they may lose so much with any statistics.
+    The corners alone do not suffice: furthest from the origin, they may be dead with any statistics.
     """
     if not uses_centres_statistics(context):
         return 0.0
-    dead = [each for each in context.spots if context.evidence.values[each] >= chance]
-    others = [context.evidence.point(each) for each in dead if each not in set(context.corners)]
+    dead = [index for index in context.spots if context.evidence.values[index] >= chance]
+    others = [context.evidence.point(index) for index in dead if index not in set(context.corners)]
     try:
-        anew = dict(zip(context.corners, renewed_corners(context), strict=True))
-        known = [anew[each] for each in dead if each in anew]
+        of_corners = dict(zip(context.corners, renewed_corners(context), strict=True))
+        losses = [of_corners[index] for index in dead if index in of_corners]
         if others:
-            known += context.evaluations.losses(context.evaluations.other_statistics, others).tolist()
-        return float((np.array(known) < chance).mean()) if known else 0.0
+            losses += context.evaluations.losses(context.evaluations.other_statistics, others).tolist()
+        return float((np.array(losses) < chance).mean()) if losses else 0.0
     except JobError:  # check 10 says why
         return 0.0
 
 
 def _alive_within(context: CheckContext, alive: np.ndarray, finite: np.ndarray) -> float:
-    """The largest distance, along an axis, within which most cells lose less than guessing."""
+    """The largest distance, in the maximum norm, within which most cells are better than guessing."""
     grids = np.meshgrid(*(np.abs(axis.coordinates) for axis in reversed(context.evidence.surface.axes)), indexing="ij")
     distance = np.max(grids, axis=0)
     radii = [radius for radius in np.unique(distance[finite]) if alive[(distance <= radius) & finite].mean() > 0.5]
@@ -173,36 +178,40 @@ def _alive_within(context: CheckContext, alive: np.ndarray, finite: np.ndarray) 
 
 
 def judge_range(reach: Range) -> Judgement:
-    """12: not mostly a dead network (80 % of the cells at chance), and a relief of at least 5 standard errors."""
-    known = {"dead": math.nan if reach.dead is None else reach.dead, "within": reach.within}
+    """12: at most 80 % of the cells have the loss of guessing or more, and the relief is at least 5 standard errors.
+
+    Raises:
+        NotJudged: there is no relief, or neither the noise nor the loss of guessing is known.
+    """
+    numbers = {"dead": math.nan if reach.dead is None else reach.dead, "within": reach.within}
     if reach.relief == 0:
         raise NotJudged("the relief is 0: the check of sampling says what to do")
     if reach.noise > 0 and reach.relief < VISIBLE * reach.noise:
         text = f"the relief, {number(reach.relief)}, is {number(reach.relief / reach.noise, 2)} standard errors high"
-        return Judgement("reservation", text, "zoom out: widen the range", numbers=known)
+        return Judgement("reservation", text, "zoom out: widen the range", numbers=numbers)
     if reach.dead is None:
         if not math.isfinite(reach.noise):
             raise NotJudged(f"{NO_NOISE}, and {reach.why}")
         text = f"the range shows more than noise; {reach.why}"
-        return Judgement("holds", text, numbers=known)
+        return Judgement("holds", text, numbers=numbers)
     text = f"{percent(reach.dead)} of the cells lose as much as guessing ({number(reach.chance)}) or more"
     if reach.dead <= DEAD:
-        return Judgement("holds", text, value=reach.dead, numbers=known)
-    return Judgement("reservation", text, _remedy(reach), reach.dead, numbers=known)
+        return Judgement("holds", text, value=reach.dead, numbers=numbers)
+    return Judgement("reservation", text, _range_remedy(reach), reach.dead, numbers=numbers)
 
 
-def _remedy(reach: Range) -> str:
-    """What to do about a picture that is mostly a dead network; a range that cuts off what it shows is no remedy."""
-    cuts = bool(reach.held) and reach.within < reach.reach
-    cut = f"a smaller range would cut {reach.held} off"
+def _range_remedy(reach: Range) -> str:
+    """The remedy for a picture of mostly dead cells; never a range that cuts off what the picture shows."""
+    cuts = bool(reach.shown) and reach.within < reach.reach
+    cut = f"a smaller range would cut {reach.shown} off"
     if reach.renewed > MOSTLY_RENEWED:
         return f"stale statistics make most of them so: {RECALIBRATE}{f'; {cut}' if cuts else ''}"
-    what = "mostly far worse than guessing" if reach.typical > WORSE * reach.chance else "mostly a dead network"
+    most = "mostly far worse than guessing" if reach.typical > WORSE * reach.chance else "mostly a dead network"
     if cuts:
-        return f"{what}, and {cut}: a logarithmic scale (--log) shows what is low, too"
+        return f"{most}, and {cut}: a logarithmic scale (--log) shows what is low, too"
     if reach.within > 0:
-        return f"{what}: take range: [-{number(reach.within, 2)}, {number(reach.within, 2)}]"
-    return f"{what}: take a smaller range"
+        return f"{most}: take range: [-{number(reach.within, 2)}, {number(reach.within, 2)}]"
+    return f"{most}: take a smaller range"
 
 
 # -- 13: the lowest cell -------------------------------------------------------------------------------------
@@ -213,19 +222,19 @@ class Lowest:
     """The cell of the lowest loss.
 
     Attributes:
-        fall: L₀ less its loss.
-        noise: the standard error of its rise; NaN where it is not known.
-        place: its coordinates in words.
+        fall: L₀ less the loss of the cell.
+        noise: the standard error of the cell's rise; NaN if unknown.
+        place: the cell's coordinates x, in words.
         loss, stderr: L₀ and its standard error.
-        log: whose training log the next ones are of, as a subject of sentences.
-        ended: the mean of the losses that it had last by then, and its standard error; None where there is no log.
-        ended_in_words: what stands before that number: `your training log ended at`.
-        stretches: the log's last ones by then, such as epochs, the oldest first.
-        where: they lie: `at its end`, or `at epoch 10` where the log goes on.
-        slope: −g·x, x the coordinates of the cell, to compare with the fall; NaN where it is not known.
-        rounding: how weights and activations are rounded, in words; '' where they are not.
-        curvature: xᵀHx, H the Hessian at the centre; NaN where it is not known.
-        renewed: L₀ and the loss of the cell with batch norm's statistics taken anew; None where that says nothing.
+        log: the name of the training log, as the subject of a sentence.
+        ended: the mean of the log's last losses up to the origin, and its standard error; None if there is no log.
+        slope: −g·x, g the gradient at the centre, to compare with the fall; NaN if unknown.
+        curvature: xᵀHx, H the Hessian at the centre; NaN if unknown.
+        rounding: how weights and activations are rounded, in words; '' if they are not.
+        ended_in_words: the words before the number in `ended`: `your training log ended at`.
+        stretches: the log's last stretches up to the origin, such as epochs, the oldest first.
+        where: where the last stretch lies: `at its end`, or `at epoch 10` if the log goes on.
+        renewed: L₀ and the loss of the cell with batch norm statistics taken anew; None if these say nothing.
     """
 
     fall: float
@@ -234,7 +243,7 @@ class Lowest:
     loss: float = math.nan
     stderr: float = math.nan
     log: str = ""
-    ended: Logged | None = None
+    ended: MeanLoss | None = None
     slope: float = math.nan
     curvature: float = math.nan
     rounding: str = ""
@@ -245,54 +254,61 @@ class Lowest:
 
 
 def check_lowest(context: CheckContext) -> Judgement:
-    """The lowest cell, and, where it is clearly lower than the centre, what may be the reason."""
+    """Find the lowest cell, and the likely reason if it is clearly lower than the centre."""
     evidence = context.evidence
     refuse_no_values(context)
     index = tuple(map(int, np.unravel_index(np.nanargmin(evidence.values), evidence.values.shape)))
     noise = math.nan if evidence.rise_errors is None else float(evidence.rise_errors[index])
     fall = context.origin_loss - float(evidence.values[index])
-    found = Lowest(fall, noise, evidence.place(index), context.origin_loss, evidence.origin_stderr)
+    cell = Lowest(fall, noise, evidence.place(index), context.origin_loss, evidence.origin_stderr)
     if noise > 0 and fall > CLEARLY * noise:
         logged, stretches = evidence.logged, evidence.last_stretches
-        slope, curvature = (math.nan, math.nan) if logged is not None else _towards(context, evidence.point(index))
-        found = replace(
-            found, log=evidence.log_in_words, stretches=tuple(stretches), slope=slope, curvature=curvature
+        slope, curvature = math.nan, math.nan
+        if logged is None:
+            slope, curvature = _slope_and_curvature(context, evidence.point(index))
+        cell = replace(
+            cell, log=evidence.log_in_words, stretches=tuple(stretches), slope=slope, curvature=curvature
         )  # fmt: skip
         if logged is not None:
             unit, number = evidence.until
             where = f"at {unit} {number}" if evidence.origin_went_on_to else "at its end"
-            found = replace(found, ended=(logged.loss, logged.stderr), ended_in_words=logged.words, where=where)
-        found = replace(found, rounding=evidence.record.rounding_in_words, renewed=_renewed_lowest(context, index))
-    return judge_lowest(found)
+            cell = replace(cell, ended=(logged.loss, logged.stderr), ended_in_words=logged.words, where=where)
+        cell = replace(cell, rounding=evidence.record.rounding_in_words, renewed=_renewed_lowest(context, index))
+    return judge_lowest(cell)
 
 
 def _renewed_lowest(context: CheckContext, index: Index) -> tuple[float, float] | None:
-    """The losses at the centre and at a cell with batch norm's statistics taken anew; None where they are already.
+    """The losses at the centre and at a cell with batch norm statistics taken anew.
 
-    None, too, where the cell is not lower as evaluated now: the value on disk is then what needs a reason.
+    None if the landscape takes them anew, or if the cell evaluated again is not lower than the centre: then it is the
+    value on disk that needs a reason.
     """
     try:
         if not uses_centres_statistics(context):
             return None
         zero = [0.0] * len(context.evidence.surface.axes)
-        pairs = context.evaluations.by_statistics([zero, list(context.evidence.point(index))])
+        pairs = context.evaluations.losses_by_statistics([zero, list(context.evidence.point(index))])
     except (NotJudged, JobError):  # check 10 says why
         return None
     return (float(pairs.second[0]), float(pairs.second[1])) if pairs.first[1] < pairs.first[0] else None
 
 
-def _towards(context: CheckContext, point: Sequence[float]) -> tuple[float, float]:
-    """−g·x of a point x by the derivatives of the first few samples, and xᵀHx of all; NaN where there are none."""
+def _slope_and_curvature(context: CheckContext, point: Sequence[float]) -> tuple[float, float]:
+    """−g·x at a point x over the first few samples, and xᵀHx over all samples; NaN if there are no derivatives."""
     try:
         along, _ = along_axes(context)
         curvature = float(np.array(point) @ hessian_of_axes(context) @ np.array(point))
     except (NotJudged, JobError):
         return math.nan, math.nan
-    return -sum(each.slope * coordinate for each, coordinate in zip(along, point, strict=True)), curvature
+    return -sum(axis.slope * coordinate for axis, coordinate in zip(along, point, strict=True)), curvature
 
 
 def judge_lowest(cell: Lowest) -> Judgement:
-    """13: information: z = (L₀ − L) / SE of the lowest cell beyond 3."""
+    """13: information: the lowest cell is lower than the centre if z = (L₀ − L) / SE > 3.
+
+    Raises:
+        NotJudged: L₀ or SE is unknown.
+    """
     if math.isnan(cell.fall):
         raise NotJudged("the loss at the centre is not known, or not finite")
     if not cell.noise > 0 and cell.fall > 0:
@@ -306,8 +322,8 @@ def judge_lowest(cell: Lowest) -> Judgement:
     )
     if cell.rounding:
         text = (
-            f"{lower}; rounding moves the network by steps, and some near the centre are better by chance: whether "
-            "it is so before rounding, the check of that landscape tells"
+            f"{lower}; rounding moves the network by steps, and some near the centre are better by chance: check a "
+            "landscape of the network before rounding"
         )
         return Judgement("information", text, value=z, numbers={"fall": cell.fall})
     if cell.renewed is not None and cell.renewed[0] - cell.renewed[1] <= CLEARLY * cell.noise:
@@ -316,7 +332,7 @@ def judge_lowest(cell: Lowest) -> Judgement:
         return Judgement("information", text, RECALIBRATE, value=z, numbers={"fall": cell.fall})
     text = (
         f"{lower}, as when the samples are others than those of training, or the network is "
-        f"not trained to a minimum{_likelier(cell)}"
+        f"not trained to a minimum{_likelier_cause(cell)}"
     )
     return Judgement(
         "information",
@@ -326,19 +342,19 @@ def judge_lowest(cell: Lowest) -> Judgement:
     )
 
 
-def _likelier(cell: Lowest) -> str:
-    """Which of both causes is the likelier one, as far as the training log or the gradient at the centre tells.
+def _likelier_cause(cell: Lowest) -> str:
+    """The likelier one of both causes by the training log, else by the gradient at the centre; '' if neither tells.
 
-    Of a parabola with its lowest point at the cell, −g·x is twice the fall; at a minimum it is zero.
+    −g·x is twice the fall of a parabola with its lowest point at the cell; at a minimum it is zero.
     """
     if cell.ended is not None:
         ended, error = cell.ended
-        noise = math.hypot(*(each for each in (error, cell.stderr) if math.isfinite(each)))
+        noise = math.hypot(*(stderr for stderr in (error, cell.stderr) if math.isfinite(stderr)))
         if cell.loss - ended > max(CLEARLY * noise, CHANGE * abs(ended)):
             words = f"{cell.ended_in_words} {number(ended)}, the centre has {number(cell.loss)}"
             return f"; rather the former: {words}"
     if len(cell.stretches) > 1:
-        before, last = (number(each.mean) for each in cell.stretches[-2:])
+        before, last = (number(stretch.mean) for stretch in cell.stretches[-2:])
         match still_fell(cell.stretches):
             case True:
                 return f"; rather the latter: {cell.log} still fell {cell.where}, from {before} to {last}"
@@ -361,17 +377,17 @@ def _likelier(cell: Lowest) -> str:
 
 
 def still_fell(stretches: Sequence[LossStretch]) -> bool | None:
-    """Whether a loss still fell in the last of at least two stretches of its log; None where they do not tell.
+    """Whether a loss still fell in the last of at least two stretches of its log; None if they do not tell.
 
-    A fall of more than 2 % counts: of whole epochs, over whose samples there is no noise of sampling, where it goes on
-    through all of them; of other stretches where it is beyond two standard errors.
+    A fall of more than 2 % counts. Whole epochs have no noise of sampling, and the loss must fall through all of them;
+    between other stretches it must fall by more than two standard errors.
     """
     before, last = stretches[-2:]
     fall = before.mean - last.mean
     if fall <= CHANGE * abs(before.mean):
         return False
     if last.whole:
-        goes_on = all(one.mean > other.mean for one, other in pairwise(stretches))
+        goes_on = all(earlier.mean > later.mean for earlier, later in pairwise(stretches))
     else:
         goes_on = fall > 2 * math.hypot(before.stderr, last.stderr)
     return True if goes_on else None
@@ -381,21 +397,21 @@ def still_fell(stretches: Sequence[LossStretch]) -> bool | None:
 
 
 def check_holes(context: CheckContext) -> Judgement:
-    """How many cells have no finite loss, and why."""
+    """Count the cells without a finite loss, by the reason."""
     evidence = context.evidence
     return judge_holes(
         evidence.values.size,
         evidence.missing,
-        cut_off(context),
+        features_beyond_half(context),
         _renewed_hole(context),
         refused=context.extra is None and not evidence.record.is_imported,
     )
 
 
 def _renewed_hole(context: CheckContext) -> str:
-    """A cell that is not finite but with batch norm's statistics taken anew; '' where there is none.
+    """A hole that is finite with batch norm statistics taken anew, by its coordinates in words; '' if there is none.
 
-    Running variances that move along a line between networks are negative beyond its ends.
+    Running variances that move along a line between networks may be negative beyond its ends.
     """
     holes = np.argwhere(context.evidence.surface.status == NOT_FINITE)
     if context.extra is None or not len(holes) or not uses_centres_statistics(context):
@@ -411,31 +427,31 @@ def _renewed_hole(context: CheckContext) -> str:
 
 
 def judge_holes(
-    cells: int, missing: Mapping[str, int], held: str = "", renewed: str = "", *, refused: bool = False
+    cells: int, missing: Mapping[str, int], shown: str = "", renewed: str = "", *, refused: bool = False
 ) -> Judgement:
-    """15: at most 1 % of the cells without a finite value holds, beyond 10 % it does not.
+    """15: at most 1 % of the cells without a finite loss holds, more than 10 % fails.
 
     Args:
-        missing: how many cells have no finite loss, by what is wrong with them.
-        held: what a smaller range would cut off; '' for nothing.
-        renewed: one of the cells that are not finite, which is finite with batch norm's statistics taken anew.
-        refused: whether the job cannot be made anew, so that no run goes on with it as it is.
+        cells: how many cells the grid has.
+        missing: how many cells have no finite loss, by the reason.
+        shown: the features that a smaller range would cut off; '' for none.
+        renewed: a hole that is finite with batch norm statistics taken anew, by its coordinates in words; else ''.
+        refused: whether the job cannot be prepared again, so that no run can continue it.
     """
-    there = {what: count for what, count in missing.items() if count}
-    share = sum(there.values()) / cells
-    if not there:
+    holes = {reason: count for reason, count in missing.items() if count}
+    share = sum(holes.values()) / cells
+    if not holes:
         return Judgement("holds", f"all {cells:,} cells have a finite loss", value=0.0)
-    parts = ", ".join(f"{count:,} {what}" for what, count in there.items())
+    parts = ", ".join(f"{count:,} {reason}" for reason, count in holes.items())
     text = f"{percent(share)} of the cells have no finite loss: {parts}"
-    infinite = set(there) == {"not finite"}
     remedy = "run the job again: it goes on with what is missing"
     if refused:
-        remedy = "the job cannot go on as it is: do first what is said where the network could not be evaluated"
-    if infinite:
+        remedy = "the job cannot go on as it is: first do what the checks that could not evaluate the network say"
+    if set(holes) == {"not finite"}:
         remedy = "take a smaller range"
         if renewed:
             remedy = f"{renewed} is finite with the statistics of its own weights: {RECALIBRATE}"
-        elif held:
-            remedy = f"clamp what the loss takes a logarithm or exponential of; a smaller range would cut {held} off"
+        elif shown:
+            remedy = f"clamp what the loss takes a logarithm or exponential of; a smaller range would cut {shown} off"
     state: CheckState = "holds" if share <= WHOLE else "reservation" if share <= MOSTLY else "fails"
-    return Judgement(state, text, "" if state == "holds" else remedy, share, there)
+    return Judgement(state, text, "" if state == "holds" else remedy, share, holes)

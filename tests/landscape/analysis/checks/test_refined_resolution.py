@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from landscape.analysis.checks.curvature import at_centre
+from landscape.analysis.checks.curvature import centre_curvature
 from landscape.analysis.checks.evidence import Evidence
 from landscape.analysis.checks.geometry import Resolution, judge_resolution, resolution_of
 from landscape.surface.surface import NOT_COMPUTED, OK, Axis, Surface
@@ -70,12 +70,12 @@ def test_the_bowl_at_the_centre_is_that_of_the_nearest_points_that_are_known():
     levels = tuple(grid(canyon, size, lambda alpha: abs(alpha) <= 0.25, new=True) for size in (33, 65))
     for surface, step in ((plain, 1 / 8), (grid(canyon, 17, levels=levels), 1 / 32)):
         for axis, other in (("alpha", 0), ("beta", 1)):
-            centre = at_centre(Evidence("", None, surface), axis, 2.0)  # type: ignore[arg-type]
+            centre = centre_curvature(Evidence("", None, surface), axis, 2.0)  # type: ignore[arg-type]
             assert centre is not None
             ends = [canyon(*np.roll([sign * step, 0.0], other)) for sign in (-1, 1)]
             assert centre.difference == pytest.approx((sum(ends) - 2 * canyon(0.0, 0.0)) / step**2)
             assert centre.step == step
     missing = np.where(np.isclose(plain.alpha, 0.125), NOT_COMPUTED, OK).astype(np.uint8)
     holed = Surface("a", plain.axes, plain.observables, np.broadcast_to(missing, (17, 17)))
-    assert at_centre(Evidence("", None, holed), "alpha", 2.0) is None  # type: ignore[arg-type]
-    assert at_centre(Evidence("", None, holed), "beta", 2.0) is not None  # type: ignore[arg-type]
+    assert centre_curvature(Evidence("", None, holed), "alpha", 2.0) is None  # type: ignore[arg-type]
+    assert centre_curvature(Evidence("", None, holed), "beta", 2.0) is not None  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from landscape.analysis.checks.curvature import AlongAxis, Differences, OfGrid, judge_derivatives, judge_hidden
+from landscape.analysis.checks.curvature import AlongAxis, CentreCurvature, Differences, judge_derivatives, judge_hidden
 from landscape.analysis.checks.evidence import NotJudged
 from landscape.analysis.checks.geometry import LINES, QUANTILE, OtherLines, Resolution, judge_lines, judge_resolution
 from landscape.analysis.checks.network import (
@@ -22,7 +22,7 @@ from landscape.analysis.checks.network import (
     judge_repetition,
     judge_spots,
 )
-from landscape.analysis.checks.paths import Stale, judge_statistics
+from landscape.analysis.checks.paths import LossesByStatistics, judge_statistics
 from landscape.analysis.checks.table import CHECKS
 from landscape.analysis.checks.values import (
     Lowest,
@@ -79,7 +79,7 @@ def test_derivatives_that_are_not_finite_are_not_said_to_agree(unknown):
 def test_derivatives_are_the_measure_of_a_cell_where_differences_are_theirs_at_every_step():
     def reason(*second: float, curvature: float = 1.0, rounding: float = 1e-9, best: float = 1.0) -> str:
         at_steps = [Differences(each, each, 0.5, rounding) for each in second]
-        return AlongAxis("alpha", Differences(best, best, 0.5, 1e-9), curvature, 0.5, at_steps).unlike_differences
+        return AlongAxis("alpha", Differences(best, best, 0.5, 1e-9), curvature, 0.5, at_steps).why_no_measure
 
     assert reason(1.0, 1.1, 0.9) == reason(-1.0, curvature=-1.0, best=-1.0) == ""
     assert "too many kinks" in reason(18.0, 6.6, 1.0)
@@ -92,7 +92,7 @@ def test_derivatives_are_the_measure_of_a_cell_where_differences_are_theirs_at_e
     ("step", "low_precision", "stands"), [(0.025, False, True), (5e-5, False, False), (0.025, True, False)]
 )
 def test_a_cell_that_rises_by_less_than_rounding_says_nothing_of_the_bowl(step, low_precision, stands):
-    assert OfGrid("alpha", 1.0, 1.0, step).stands_out(0.04, low_precision) == stands
+    assert CentreCurvature("alpha", 1.0, 1.0, step).stands_out(0.04, low_precision) == stands
 
 
 # -- 3 and 4 ------------------------------------------------------------------------------------------------
@@ -364,8 +364,8 @@ def test_what_a_plane_hides_is_what_its_axes_do_not_show(name):
 
 def test_statistics_are_judged_by_what_is_known_of_them():
     for renewed, error, state in ((1.3, 0.11, "holds"), (1.3, 0.09, "reservation"), (1.01, 1e-6, "holds")):
-        assert judge_statistics(Stale((1.0, renewed), {}, error, "eval")).state == state
-    found = Stale((1.0, 1.2), {"corner": (2.0, 1.9)}, 0.1, "eval")
+        assert judge_statistics(LossesByStatistics((1.0, renewed), {}, error, "eval")).state == state
+    found = LossesByStatistics((1.0, 1.2), {"corner": (2.0, 1.9)}, 0.1, "eval")
     assert judge_statistics(found).text.endswith("at most 10 % of the rise at a corner is stale statistics")
     lower = judge_statistics(replace(found, corners={"corner": (0.5, 0.4)}))  # it does not rise
     assert lower.state == "holds"

@@ -15,7 +15,7 @@ from small_models import make_job, raw_directions, write_trajectory
 from torch import Tensor, nn
 
 from landscape import Problem, open_run, run
-from landscape.analysis.checks.paths import Between, OnPath, OnPlane, Stale, judge_path, judge_statistics
+from landscape.analysis.checks.paths import Between, LossesByStatistics, OnPath, OnPlane, judge_path, judge_statistics
 from landscape.analysis.checks.table import check_landscape
 from landscape.analysis.checks.values import Lowest, Range, judge_holes, judge_lowest, judge_range
 from landscape.compute.prepare import prepare
@@ -337,7 +337,7 @@ def test_a_caption_repeats_what_the_check_found_of_batch_norm_or_is_silent(runs)
 
 def on_path(own: float, plane: float, renewed: float, stderr: float = 0.01, height: float = 2.0) -> str:
     place = OnPath("epoch 3", own, plane, renewed, stderr, height)
-    return judge_statistics(Stale((1.0, 1.0), {}, 0.1, "eval", [place])).state
+    return judge_statistics(LossesByStatistics((1.0, 1.0), {}, 0.1, "eval", [place])).state
 
 
 def test_what_statistics_taken_anew_do_not_mend_is_not_stale():
@@ -357,7 +357,7 @@ def test_a_barrier_that_is_there_with_either_statistics_is_no_stale_one():
 
     def judged(plane: float, renewed: float, stderr: float = 0.01) -> Check:
         way = Between("a and b", "half-way between a and b", plane, renewed, stderr, 2.0)
-        return judge_statistics(Stale((1.0, 1.0), {}, 0.1, "eval", between=[way]))
+        return judge_statistics(LossesByStatistics((1.0, 1.0), {}, 0.1, "eval", between=[way]))
 
     mixed = "the straight line between their losses with statistics that are mixed from theirs"
     start = "batch norm: half-way between a and b the loss is"
@@ -407,12 +407,12 @@ def test_a_remedy_for_stale_statistics_is_not_a_further_axis():
 def test_no_range_is_proposed_that_cuts_off_what_the_picture_shows():
     dead = Range(10.0, 0.1, 0.9, 2.3, within=2.5)
     assert judge_range(dead).remedy.endswith("take range: [-2.5, 2.5]")
-    path = Range(10.0, 0.1, 0.9, 2.3, within=2.5, held="the path", reach=10.4)
+    path = Range(10.0, 0.1, 0.9, 2.3, within=2.5, shown="the path", reach=10.4)
     assert "cut the path off" in judge_range(path).remedy
     assert "take range" not in judge_range(path).remedy
-    stale = Range(10.0, 0.1, 0.9, 2.3, within=2.5, held="the path", reach=10.4, renewed=1.0)
+    stale = Range(10.0, 0.1, 0.9, 2.3, within=2.5, shown="the path", reach=10.4, renewed=1.0)
     assert "batch_norm: recalibrate" in judge_range(stale).remedy
-    inside = Range(10.0, 0.1, 0.9, 2.3, within=2.5, held="the path", reach=2.0)
+    inside = Range(10.0, 0.1, 0.9, 2.3, within=2.5, shown="the path", reach=2.0)
     assert judge_range(inside).remedy.endswith("take range: [-2.5, 2.5]")
     assert judge_holes(100, {"not finite": 20}, "the path").remedy == (
         "clamp what the loss takes a logarithm or exponential of; a smaller range would cut the path off"
