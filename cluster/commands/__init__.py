@@ -1,1 +1,1 @@
-"""The command line: a thin skin over what scripts call."""
+"""The command line: a thin layer over the functions that scripts call."""

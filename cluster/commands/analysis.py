@@ -1,4 +1,4 @@
-"""Questions about what is computed: `landscape compare`, `check`, `inspect`, `measure`; `connect`, of two networks."""
+"""The analysis of landscapes and networks: `landscape compare`, `check`, `inspect`, `measure` and `connect`."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from landscape.surface.record_entries import Checks
 
 
-MOST_STEPS = 10_000  # points of the short line, each of which is evaluated twice
-LARGEST_PATCH = 301  # points per side, of whose square each is evaluated twice
+MOST_STEPS = 10_000  # points of the short line; each is evaluated twice
+LARGEST_PATCH = 301  # points per side of the patch; each of its points is evaluated twice
 
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """How two landscapes are compared; none of it serves two sets of weights."""
+    """How two landscapes are compared; for two sets of weights no option may be given."""
 
     bits: str | None = None
     """Bit widths of the curve, such as 1-16, 2,4,8 or none; default: 1-16 where a landscape is quantised."""
@@ -59,10 +59,10 @@ class CompareOptions:
     """Keep the loss per bit width and the steps with the quantised landscape; its report and the page show them."""
 
     def check(self) -> None:
-        """Refuse numbers that make no comparison.
+        """Refuse values that no comparison can use.
 
         Raises:
-            JobError: says which.
+            JobError: an option has such a value.
         """
         for name, value, most in (
             ("points", self.points, None), ("steps", self.steps, MOST_STEPS), ("patch", self.patch, LARGEST_PATCH),
@@ -131,25 +131,27 @@ def _compare_landscapes(
     how.check()
     formats = (how.to or "html").split(",")
     check_formats(formats, FORMATS)
-    given = {name: value for name in ("points", "steps", "patch") if (value := getattr(how, name)) is not None}
-    asked = Compare(**given | ({} if how.bits is None else {"bits": asked_bits(how.bits)}))
+    fields = {name: value for name in ("points", "steps", "patch") if (value := getattr(how, name)) is not None}
+    settings = Compare(**fields | ({} if how.bits is None else {"bits": asked_bits(how.bits)}))
     if how.keep:
-        check_keepable(first, second, asked.steps)
+        check_keepable(first, second, settings.steps)
     with divert_stdout():
-        found = compare_landscapes(
-            first, second, asked, problem=callback.problem, folder=callback.folder, executor=who.executor,
+        comparison = compare_landscapes(
+            first, second, settings, problem=callback.problem, folder=callback.folder, executor=who.executor,
             tell=write_remark,
         )  # fmt: skip
         if how.keep:
-            keep(found)
-        written = [] if how.out is None else write_pictures(found, how.out, formats)
-    show(document(found), json, "\n".join(lines_of(found)))
-    for path in written:
+            keep(comparison)
+        pictures = [] if how.out is None else write_pictures(comparison, how.out, formats)
+    show(document(comparison), json, "\n".join(lines_of(comparison)))
+    for path in pictures:
         write_remark(str(path))
     if how.keep:
-        kept = ["the losses by bits"] * bool(found.bits) + ["the steps on the line"] * (found.steps is not None)
-        patch_left = "; the patch is not, --to csv writes it" if found.patch is not None else ""
-        write_remark(f"kept with the landscape: {' and '.join(kept) or 'nothing'}{patch_left}")
+        kept = ["the losses by bits"] * bool(comparison.bits) + ["the steps on the line"] * (
+            comparison.steps is not None
+        )
+        patch_remark = "; the patch is not, --to csv writes it" if comparison.patch is not None else ""
+        write_remark(f"kept with the landscape: {' and '.join(kept) or 'nothing'}{patch_remark}")
 
 
 def _compare_measures(first: str, second: str, how: CompareOptions, json: bool) -> None:
@@ -157,12 +159,14 @@ def _compare_measures(first: str, second: str, how: CompareOptions, json: bool) 
     from landscape.analysis.measures.comparison import targets_of
     from landscape.views.prepare.tables import comparison_lines
 
-    odd = next(iter(given_options(how)), None)
-    if odd is not None:
-        raise JobError(f"{odd}: goes with two landscapes, RUN:NAME each, and {quoted(first)} names none; leave it out")
+    option = next(iter(given_options(how)), None)
+    if option is not None:
+        raise JobError(
+            f"{option}: goes with two landscapes, RUN:NAME each, and {quoted(first)} names none; leave it out"
+        )
     with divert_stdout():
-        found = compare_targets(targets_of(first), targets_of(second)).document()
-    show(found, json, "\n".join(comparison_lines(found)))
+        comparison = compare_targets(targets_of(first), targets_of(second)).document()
+    show(comparison, json, "\n".join(comparison_lines(comparison)))
 
 
 def check(
@@ -198,42 +202,42 @@ def check(
     names = list(opened) if name is None else [name]
     if not names:
         raise NotFoundError(f"run {quoted(opened.path, 300)} holds no landscape; `landscape run JOB` computes one")
-    found = check_all(opened.path, names, deep=deep, callback=callback, who=who)
-    data = [
-        {"name": each, "verdict": checks.verdict, "judged": not checks.not_judged, **plain(checks)}
-        for each, checks in found.items()
+    results = check_all(opened.path, names, deep=deep, callback=callback, who=who)
+    landscapes = [
+        {"name": landscape, "verdict": checks.verdict, "judged": not checks.not_judged, **plain(checks)}
+        for landscape, checks in results.items()
     ]
-    show({"run": opened.path, "landscapes": data}, json, texts_of(found))
-    if any(checks.fails for checks in found.values()):
+    show({"run": opened.path, "landscapes": landscapes}, json, texts_of(results))
+    if any(checks.fails for checks in results.values()):
         return FAILED
-    return PARTIAL if any(checks.not_judged for checks in found.values()) else DONE
+    return PARTIAL if any(checks.not_judged for checks in results.values()) else DONE
 
 
 def check_all(
     run: str, names: list[str], *, deep: bool = False, callback: CallbackOptions = AS_RECORDED,
     who: WorkerOptions = ANYONE,
 ) -> dict[str, Checks]:  # fmt: skip
-    """Check landscapes of a run one after another, and keep what is found where the run can be written."""
+    """Check landscapes of a run one after another, and store the results if the run can be written."""
     from landscape.analysis.checks.table import check_landscape, keep_checks
 
-    found = {}
+    results = {}
     with divert_stdout():
         for name in names:
-            found[name] = check_landscape(
+            results[name] = check_landscape(
                 run, name, deep=deep, problem=callback.problem, folder=callback.folder, executor=who.executor
             )
             try:
-                keep_checks(run, name, found[name])
+                keep_checks(run, name, results[name])
             except LandscapeError as error:
                 write_remark(f"what was found of {name} is not kept: {error}")
-    return found
+    return results
 
 
-def texts_of(found: dict[str, Checks]) -> str:
-    """What was found of several landscapes, as text."""
+def texts_of(results: dict[str, Checks]) -> str:
+    """The checks of several landscapes as text."""
     from landscape.analysis.checks.check import checks_text
 
-    return "\n\n".join(checks_text(name, checks) for name, checks in found.items())
+    return "\n\n".join(checks_text(name, checks) for name, checks in results.items())
 
 
 def inspect(
@@ -272,23 +276,23 @@ def inspect(
     bind(run=run)
     point = None if at is None else _coordinates(at)
     with divert_stdout():
-        found = inspect_point(
+        inspection = inspect_point(
             run, name, at=point, gradients=gradients, rules=rules, problem=callback.problem, folder=callback.folder,
             executor=who.executor,
         )  # fmt: skip
-    show(plain_inspection(found), json, inspection_text(found))
+    show(plain_inspection(inspection), json, inspection_text(inspection))
     return DONE
 
 
 def _coordinates(text: str) -> list[float]:
-    """The numbers of `0.3,-0.7`."""
+    """The coordinates in a text such as `0.3,-0.7`."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise JobError(f"at: must be a number for each axis, such as --at=0.3,-0.7, not {quoted(text)}") from None
 
 
-SAYING = (
+CAVEAT = (
     "These numbers describe these weights on these samples. Sharpness does not track generalisation well, sometimes "
     "inversely (Andriushchenko et al. 2023)."
 )
@@ -331,12 +335,12 @@ def measure(
         bind(run=job.run_path)
         trajectory = read_trajectory(job.run_path)
         chosen = origins_of(origins, trajectory, Path.cwd())
-        found = record(job, chosen, trajectory, ExtraMeasures(layers, all), who.executor).document()
-    show(found, json, "\n".join([*lines_of(found), SAYING]))
+        table = record(job, chosen, trajectory, ExtraMeasures(layers, all), who.executor).document()
+    show(table, json, "\n".join([*lines_of(table), CAVEAT]))
 
 
 def _job(run: str, callback: CallbackOptions) -> Job:
-    """How the weights are measured: as a job file says, or as the run's first landscape was computed."""
+    """The job by which weights are measured: that of a job file, or of the run's first landscape."""
     from landscape.analysis.measures.measure import job_of_file, job_of_run
     from landscape.store.results import open_run
 
@@ -353,7 +357,7 @@ def _job(run: str, callback: CallbackOptions) -> Job:
 
 @dataclass(frozen=True)
 class CurveOptions:
-    """Which curve it is, and how it is trained."""
+    """The kind of the curve, and how it is trained."""
 
     curve: str = "bezier"
     """{curves}, each with one bend."""
@@ -383,15 +387,15 @@ class CurveOptions:
         """The options as `landscape.connect` takes them.
 
         Raises:
-            JobError: one of them is wrong.
+            JobError: an option has a wrong value.
         """
         from landscape.analysis.connect.curve import BendTraining
 
-        settings = {each.name: getattr(self, each.name) for each in fields(BendTraining)}
+        settings = {entry.name: getattr(self, entry.name) for entry in fields(BendTraining)}
         training = BendTraining(**{name: value for name, value in settings.items() if value is not None})
         table = None if self.table is None else _read_table(self.table)
-        given = {"kind": self.curve, "match": self.match, "table": table, "training": training, "bend": self.bend}
-        return given if self.points is None else given | {"points": self.points}
+        options = {"kind": self.curve, "match": self.match, "table": table, "training": training, "bend": self.bend}
+        return options if self.points is None else options | {"points": self.points}
 
 
 USUAL_CURVE = CurveOptions()
@@ -436,15 +440,17 @@ def connect(
     who.check()
     if how.table is not None and not how.match:
         raise JobError("table: goes with --match only; give both, or neither")
-    given = read_bound_job(job, run=run)
+    parsed = read_bound_job(job, run=run)
     from landscape.analysis.connect.connect import connect as connect_networks
 
     options = how.of_connect()
     runner = JobRunner(who, accept_origin=accept_origin)
-    ends = (int(each) if each.isdecimal() else each for each in (first, second))  # a snapshot's number, or a name
+    ends = (int(end) if end.isdecimal() else end for end in (first, second))  # a snapshot's number, or a name
     with divert_stdout():
-        found = connect_networks(given, *ends, name=name, size=size, compute=runner, executors=who.executor, **options)
-    show(_plain(found), json, text_of_connection(found))
+        connection = connect_networks(
+            parsed, *ends, name=name, size=size, compute=runner, executors=who.executor, **options
+        )
+    show(_plain(connection), json, text_of_connection(connection))
     return runner.code
 
 
@@ -453,16 +459,16 @@ def _read_table(file: Path) -> dict[str, list[str | None]]:
     from landscape.job.reading import parse_yaml
 
     try:
-        given = parse_yaml(file.read_bytes())
+        table = parse_yaml(file.read_bytes())
     except (OSError, ValueError) as error:
         raise JobError(f"table: {quoted(str(file))} cannot be read: {message_of(error)}") from None
-    rows = given.values() if isinstance(given, dict) else [None]
+    rows = table.values() if isinstance(table, dict) else [None]
     if not all(isinstance(row, list) and all(name is None or isinstance(name, str) for name in row) for row in rows):
         raise JobError(
             f"table: {quoted(str(file))} must hold lines such as 'fc1.weight: [P1, null]': the permutation of each "
             "axis, or null"
         )
-    return dict(given)
+    return dict(table)
 
 
 def _plain(found: Connection) -> dict[str, Any]:
@@ -497,7 +503,7 @@ def _without_nan(value: Any) -> Any:
 
 
 def text_of_connection(found: Connection) -> str:
-    """A row for the line and one for the curve."""
+    """The connection as a table, with a row for the line and one for the curve."""
     heads = ["", "lowest", "highest", "mean", "integral", "Entezari", "Git Re-Basin", "Frankle (error)"]
     rows = [heads, ["line", *_cells(found.line)], [found.kind, *_cells(found.curve)]]
     last = f"{_gone_text(found)}; the plane is landscape {found.name}, the bend {found.bend}"
@@ -505,7 +511,7 @@ def text_of_connection(found: Connection) -> str:
 
 
 def _matching(found: Connection) -> list[str]:
-    """What the permutation of units has won, and where the matched weights are."""
+    """How much the permutation of units improved the match, and where the matched weights are."""
     if found.matched is None or found.inner_products is None:
         return []
     before, after = found.inner_products
@@ -513,7 +519,7 @@ def _matching(found: Connection) -> list[str]:
 
 
 def _gone_text(found: Connection) -> str:
-    """How much lower the barrier of the curve is, in words; no share of a barrier that may be none."""
+    """How much lower the barrier of the curve is, in words; no share if the line's barrier is within its error."""
     for what, values in (("line", found.line), ("curve", found.curve)):
         if values.barriers is None:
             return f"the loss on the {what} is not finite everywhere"

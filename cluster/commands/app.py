@@ -1,7 +1,7 @@
-"""The `landscape` command: a thin skin over what scripts call. stdout carries data only, all else goes to stderr.
+"""The `landscape` command: a thin layer over the functions that scripts call. Only data goes to stdout.
 
 To add a command, write a function in a file of this folder, and add it to COMMANDS. Its signature and docstring are
-its help. Each command imports what it needs when it is called: `landscape --help` loads neither torch nor ray.
+its help. Each command imports what it needs when it is called, so that `landscape --help` loads neither torch nor ray.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ for _name, _function in COMMANDS.items():
 
 
 def command() -> int:
-    """Carry out what this process was asked, its errors as one or two lines; returns the exit code."""
+    """Carry out the command of this process, with errors of one or two lines; returns the exit code."""
     arguments, debug, form = common_options(sys.argv[1:])
-    # A library below kaleido parses sys.argv when it is imported, and takes our --log for an option of its own.
+    # A library that kaleido imports parses sys.argv on import, and would take our --log for an option of its own.
     del sys.argv[1:]
 
     def carry_out() -> object:
@@ -80,7 +80,7 @@ def command() -> int:
         if is_supervised():
             sys.unraisablehook = tell_unraisable
         else:
-            # Until a job installs its own handlers, both signals end the command in the same way.
+            # Until a job installs its own handlers, SIGTERM ends the command in the same way as SIGINT.
             signal.signal(signal.SIGTERM, signal.default_int_handler)
         return app(arguments, exit_on_error=False, print_error=False)
 

@@ -1,4 +1,4 @@
-"""Where the `landscape` command begins: signals are obeyed before anything large is imported."""
+"""The entry point of the `landscape` command, which obeys signals before it imports anything large."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from landscape.core.errors import INTERRUPTED
 
 
 def main() -> NoReturn:
-    """Entry point. Codes: 0 done, 1 failed, 2 bad usage, 3 not found, 4 partial, 5 no cluster, 130 interrupted."""
-    # Until the supervisor is there nothing has begun, and there is nothing to say.
+    """Run the command. Codes: 0 done, 1 failed, 2 bad usage, 3 not found, 4 partial, 5 no cluster, 130 interrupted."""
+    # Until the supervisor runs, nothing has begun, and there is nothing to report.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit(INTERRUPTED))
     from cluster.runtime.console import open_standard, own_descriptors
@@ -26,7 +26,7 @@ def main() -> NoReturn:
     own_descriptors()
     begin(sys.argv[1:])
     code = supervise(_command)
-    # Python gives signals their defaults back before it ends, and this process has nothing to clean up.
+    # Python restores the default signal handlers before it ends; this process has nothing to clean up, and skips that.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     sys.stderr.flush()
     os._exit(code)

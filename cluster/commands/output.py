@@ -1,4 +1,4 @@
-"""What the commands share: their help, `--json`, results on stdout, the job file, who computes, how one ends."""
+"""What the commands share: help, `--json`, results on stdout, the job file, worker options, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -48,23 +48,23 @@ Json = Annotated[bool, Parameter(negative="", help="Print one JSON document inst
 
 
 def show(data: Any, as_json: bool, text: str) -> None:
-    """The command's result, on stdout."""
+    """Print the result of a command to stdout."""
     put(json_module.dumps(data, indent=1, default=str, allow_nan=False) if as_json else printable(text))
 
 
 def read_bound_job(path: Path, **overrides: Any) -> Job:
-    """The job of a file, some fields replaced; every log event carries its run from now on.
+    """Read the job of a file, some fields replaced; every later log event carries its run.
 
     Raises:
         JobError: the file holds no job.
     """
-    found = read_job_file(path, **overrides)
-    bind(run=found.run_path)
-    return found
+    job = read_job_file(path, **overrides)
+    bind(run=job.run_path)
+    return job
 
 
 def read_job_file(path: Path, **overrides: Any) -> Job:
-    """The job of a file, some fields replaced; reports to the supervisor whether it is a packed problem.
+    """Read the job of a file, some fields replaced; tell the supervisor if its problem is a packed file.
 
     Raises:
         JobError: the file holds no job.
@@ -72,10 +72,10 @@ def read_job_file(path: Path, **overrides: Any) -> Job:
     from landscape.job.reading import read_job
     from landscape.model.packed_file import names_a_file
 
-    found = read_job(path, **overrides)
-    if names_a_file(found.problem):
+    job = read_job(path, **overrides)
+    if names_a_file(job.problem):
         logs.tell(packed=True)
-    return found
+    return job
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -109,20 +109,20 @@ class WorkerOptions:
         """Refuse options that contradict each other.
 
         Raises:
-            JobError: this process is to compute alone, and workers are asked for; or there cannot be so many.
+            JobError: `serial` is given with workers or a cluster, or the number of workers is out of range.
         """
         if self.serial and (self.workers or self.address):
             raise JobError("serial: runs in this process alone; leave out workers and address")
         check_workers(self.workers)
 
     def compute(self, job: Job, *, shown: bool = True, accept_origin: bool = False) -> int:
-        """Compute a job with progress on stderr; the exit code is 0, or 4 where something was given up.
+        """Compute a job with progress on stderr; returns the exit code 0, or 4 if points are missing or given up.
 
         Args:
-            shown: whether a line per landscape is printed.
-            accept_origin: go on, with a warning, where the user's own model has another loss at the origin or beside.
+            shown: whether the status of the run is printed.
+            accept_origin: continue with a warning if the user's own model has another loss at the origin or beside it.
         """
-        # Each command imports what it needs: none of this is needed for its help.
+        # Imported here, since the help of a command needs none of it.
         from cluster.runtime.status import run_status, status_text
 
         with divert_stdout(), ProgressDisplay() as display:
@@ -131,23 +131,23 @@ class WorkerOptions:
                 from landscape.core.devices import keep_freed_memory
 
                 keep_freed_memory()
-                found = run_serially(job, display, accept_origin=accept_origin)
+                run = run_serially(job, display, accept_origin=accept_origin)
             else:
                 from cluster.driver.driver import run as run_on_ray
 
-                found = run_on_ray(
+                run = run_on_ray(
                     job, self.workers, self.address, display, allow_open=self.allow_open, accept_origin=accept_origin
                 )
-        status = run_status(found.path)
+        status = run_status(run.path)
         if shown:
             put(printable(status_text(status)))
-        mine = [each for each in status["landscapes"] if each["name"] in display.landscapes]
-        return PARTIAL if any(each["failed"] or each["missing"] for each in mine) else DONE
+        computed = [landscape for landscape in status["landscapes"] if landscape["name"] in display.landscapes]
+        return PARTIAL if any(landscape["failed"] or landscape["missing"] for landscape in computed) else DONE
 
     def executor(
         self, prepared: PreparedJob, landscape: PreparedLandscape, evaluations: int
     ) -> AbstractContextManager[Executor]:
-        """The executor that answers questions about a landscape, see `executor_of`."""
+        """The executor of a landscape's work items, see `executor_of`."""
         from cluster.driver.ray_executor import executor_of
 
         return executor_of(
@@ -158,11 +158,11 @@ class WorkerOptions:
 
 @dataclass
 class JobRunner:
-    """Computes the jobs of a command one after another, and remembers how they ended.
+    """Computes the jobs of a command one after another, and keeps the worst exit code.
 
     Attributes:
-        accept_origin: go on, with a warning, where the user's own model has another loss at the origin or beside.
-        code: the exit code of the command: that of the job which ended worst.
+        accept_origin: continue with a warning if the user's own model has another loss at the origin or beside it.
+        code: the largest exit code of the jobs so far.
     """
 
     options: WorkerOptions
@@ -170,14 +170,14 @@ class JobRunner:
     code: int = field(default=DONE, init=False)
 
     def __call__(self, job: Job) -> Run:
-        """Compute a job; its run, opened for reading."""
+        """Compute a job; returns its run, opened for reading."""
         from landscape.store.results import open_run
 
         self.code = max(self.code, self.options.compute(job, shown=False, accept_origin=self.accept_origin))
         return open_run(job.run_path)
 
 
-# As parameters of a command, whose fields are options of it.
+# Types of a command's parameters; each field becomes an option of the command.
 Callback = Annotated[CallbackOptions, Parameter(name="*")]
 Workers = Annotated[WorkerOptions, Parameter(name="*")]
 AS_RECORDED, ANYONE = CallbackOptions(), WorkerOptions()
@@ -188,11 +188,11 @@ AS_RECORDED, ANYONE = CallbackOptions(), WorkerOptions()
 
 
 def exit_code_of(carry_out: Callable[[], object], debug: bool) -> int:
-    """Carry out a command; what it raises is said on stderr.
+    """Carry out a command; write what it raises to stderr.
 
     Args:
-        carry_out: returns the exit code, or anything else where the command is done.
-        debug: say the traceback too.
+        carry_out: returns the exit code, or anything else if the command is done.
+        debug: write the traceback too.
 
     Returns:
         The exit code of the process.
@@ -205,7 +205,7 @@ def exit_code_of(carry_out: Callable[[], object], debug: bool) -> int:
         return _failed(_usage(error), BAD_USAGE, debug)
     except LandscapeError as error:
         if is_supervised() and logs.ray_lost and not debug:
-            return error.exit_code  # the supervisor says why, and starts the work anew
+            return error.exit_code  # the supervisor reports the loss of Ray, and starts the work again
         return _failed(str(error), error.exit_code, debug)
     except KeyboardInterrupt:
         return _failed("interrupted; the same command goes on", INTERRUPTED, debug)
@@ -217,48 +217,48 @@ def exit_code_of(carry_out: Callable[[], object], debug: bool) -> int:
     except OSError as error:
         place = quoted(str(error.filename), 300) if error.filename else "a file"
         if error.errno == errno.EROFS:
-            told = f"{place} lies on a disk that is mounted read-only; mount it for writing or name another place"
-            return _failed(told, BAD_USAGE, debug)
+            message = f"{place} lies on a disk that is mounted read-only; mount it for writing or name another place"
+            return _failed(message, BAD_USAGE, debug)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return _failed(
                 f"{place} cannot be written: {error.strerror}; make room or name another place", FAILED, debug
             )
-        return _unforeseen(error, debug)
+        return _fail_unexpectedly(error, debug)
     except SystemExit as ended:
-        if isinstance(ended.__context__, BrokenPipeError):  # rich ends the process where a reader has gone
+        if isinstance(ended.__context__, BrokenPipeError):  # rich ends the process if the reader of a pipe is gone
             drop_output()
             return DONE
         code = f"sys.exit({quoted(ended.code)})"
         return _failed(f"{code} was called {_place(ended)}; leave it out: it ends the whole command", FAILED, debug)
     except Exception as error:
-        return _unforeseen(error, debug)
+        return _fail_unexpectedly(error, debug)
 
 
-def _unforeseen(error: Exception, debug: bool) -> int:
+def _fail_unexpectedly(error: Exception, debug: bool) -> int:
     return _failed(f"{one_line(error)} (--debug shows where)", FAILED, debug)
 
 
 def _usage(error: CycloptsError) -> str:
-    """What is wrong with a command line, and where the help of its command is.
+    """The error of a command line, with the command that prints the help.
 
-    An unknown option that resembles none gets the list of those that there are.
+    For an unknown option that resembles no other, all options are listed.
     """
     message, command = message_of(error), " ".join(("landscape", *(error.command_chain or ())))
     if isinstance(error, UnknownOptionError) and error.argument_collection and "Did you mean" not in message:
-        # A group of options, as those of one target, is an argument whose name is `*`.
+        # A group of options, such as those of one target, is an argument named `*`.
         names = [option.name for option in error.argument_collection if option.name.startswith("--")]
         message += f" Known: {', '.join(names)}"
     return f"landscape: {message} (see {command} --help)"
 
 
 def _place(error: BaseException) -> str:
-    """Where an exception was raised."""
+    """The function, file and line that raised an exception."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"in {last.name} ({last.filename}, line {last.lineno})"
 
 
 def _failed(message: str, code: int, debug: bool) -> int:
-    """Say why the command ends with this code; returns the code."""
+    """Write to stderr why the command ends with this code; returns the code."""
     trace = traceback.format_exc() if debug else ""
     if debug and not as_json():
         print(printable(masked(trace)), end="", file=sys.stderr)
@@ -267,8 +267,8 @@ def _failed(message: str, code: int, debug: bool) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A help text, and the template of job files, name a table in braces, such as {formats}. Its names are filled in when
-# the help is shown, as some tables import what draws.
+# Help texts, and the template of job files, name tables in braces, such as {formats}. The entries of a table replace
+# its name when the help is shown, and not before, since some tables need the imports for drawing.
 
 TABLES = {
     "batch_norms": ("landscape.core.plan", "BatchNorm"),
@@ -283,7 +283,7 @@ TABLE = re.compile(r"\{(" + "|".join(TABLES) + r")\}")
 
 
 def any_of(names: Sequence[str]) -> str:
-    """Names of which one is meant.
+    """A list of alternatives, in words.
 
     >>> any_of(["html", "png", "csv"]), any_of(["html"])
     ('html, png or csv', 'html')
@@ -291,46 +291,46 @@ def any_of(names: Sequence[str]) -> str:
     return " or ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
-def with_tables(text: str, listed: Callable[[Sequence[str]], str] = any_of) -> str:
-    """The text with the names of each table in place of the table's own.
+def with_tables(text: str, join: Callable[[Sequence[str]], str] = any_of) -> str:
+    """Replace the name of each table in a text by the entries of the table.
 
     >>> with_tables("{precisions} or none; {kind: random}")
     'float32, tf32, bfloat16 or float64 or none; {kind: random}'
     """
-    return TABLE.sub(lambda match: _names_in(match[1], listed), text)
+    return TABLE.sub(lambda match: _entries(match[1], join), text)
 
 
-def _names_in(name: str, listed: Callable[[Sequence[str]], str]) -> str:
+def _entries(name: str, join: Callable[[Sequence[str]], str]) -> str:
     module, attribute = TABLES[name]
     table = getattr(import_module(module), attribute)
-    return listed(list(table) if isinstance(table, dict) else get_args(table))
+    return join(list(table) if isinstance(table, dict) else get_args(table))
 
 
 # ----------------------------------------------------------------------------------------------------
-# A paragraph fills its lines, wherever the source breaks its own.
+# Help texts are filled by paragraphs, whatever the line breaks of the source.
 
-# A line that goes on from the one before: neither empty lines nor indented or listed ones do.
+# A line break within a paragraph: not before an empty, an indented, or a listed line.
 BREAK = re.compile(r"(?<=\S)[ \t]*\n(?=\S)(?![*-] )")
 
 
-def reflowed(plain: str) -> str:
-    r"""The text with each paragraph in one line.
+def join_lines(plain: str) -> str:
+    r"""Put each paragraph of a text on one line.
 
-    >>> reflowed("The plane, the line and the\ncurve.\n\nEach epoch.\n- one\n- two\n")
+    >>> join_lines("The plane, the line and the\ncurve.\n\nEach epoch.\n- one\n- two\n")
     'The plane, the line and the curve.\n\nEach epoch.\n- one\n- two\n'
     """
     return BREAK.sub(" ", plain)
 
 
 class Paragraphs:
-    """The formatter of cyclopts, which keeps line breaks, told texts that have none within a paragraph."""
+    """The formatter of cyclopts, which keeps line breaks, for texts whose paragraphs are joined to one line first."""
 
     def __call__(self, console: Any, options: Any, panel: Any) -> None:
         """Print a panel of commands or parameters."""
         from cyclopts.help import DefaultFormatter
 
-        for described in (panel, *panel.entries):
-            _lay_out(described.description)
+        for part in (panel, *panel.entries):
+            _lay_out(part.description)
         DefaultFormatter()(console, options, panel)
 
     def render_usage(self, console: Any, options: Any, usage: Any) -> None:
@@ -347,13 +347,14 @@ class Paragraphs:
         DefaultFormatter().render_description(console, options, description)
 
 
-def _lay_out(described: Any) -> None:
-    for text in _texts(described):
-        text.plain = with_tables(reflowed(cleandoc(text.plain)))  # the texts of fields are still indented
+def _lay_out(description: Any) -> None:
+    for text in _texts(description):
+        text.plain = with_tables(join_lines(cleandoc(text.plain)))  # the texts of fields are still indented
 
 
-def _texts(described: Any) -> Iterator[Any]:
-    """The texts in what cyclopts prints, which are of rich."""
-    for each in (described, getattr(described, "primary_renderable", None), *getattr(described, "renderables", ())):
-        if isinstance(getattr(each, "plain", None), str):
-            yield each
+def _texts(description: Any) -> Iterator[Any]:
+    """The texts, objects of rich, in a description that cyclopts prints."""
+    first, others = getattr(description, "primary_renderable", None), getattr(description, "renderables", ())
+    for part in (description, first, *others):
+        if isinstance(getattr(part, "plain", None), str):
+            yield part

@@ -7,7 +7,7 @@ from typing import get_args
 from rich.console import Console
 
 from cluster.commands.app import app
-from cluster.commands.output import TABLE, TABLES, reflowed, with_tables
+from cluster.commands.output import TABLE, TABLES, join_lines, with_tables
 from landscape.core.plan import BatchNorm, Precision
 from landscape.job.directions.base import Normalise
 from landscape.views.exporting import FORMAT_TABLE
@@ -24,7 +24,7 @@ def test_the_help_of_a_command_breaks_no_line_where_its_source_does(capsys):
 
 
 def test_paragraphs_lists_and_indented_lines_stay_apart():
-    assert reflowed("One\n--two of\nit.\n\nThree\n- four\n  five\n") == "One --two of it.\n\nThree\n- four\n  five\n"
+    assert join_lines("One\n--two of\nit.\n\nThree\n- four\n  five\n") == "One --two of it.\n\nThree\n- four\n  five\n"
 
 
 def test_lists_in_help_and_template_are_those_of_the_tables(capsys, tmp_path):
