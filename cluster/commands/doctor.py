@@ -1,6 +1,6 @@
 """`landscape doctor`: what this machine, cluster and run have, and what is wrong.
 
-`python -m cluster.commands.doctor --install` gets a Chromium for pictures where this machine lets us.
+`python -m cluster.commands.doctor --install` installs a Chromium for pictures if this machine permits it.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ def doctor(*, address: str | None = None, run: str | None = None, json: Json = F
     """
 
     with divert_stdout():
-        found = diagnose(address, run)
-    show(found, json, diagnosis_text(found))
-    return exit_code(found)
+        results = diagnose(address, run)
+    show(results, json, diagnosis_text(results))
+    return exit_code(results)
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a check of `landscape doctor` is, and what its results are: what was looked at, its state, how to mend it.
+# A check of `landscape doctor`, and its results: what was examined, its state, and how to mend it.
 
 GOOD, NOTE, WRONG = "good", "note", "wrong"
 
-# The keys are what, state, value and remedy, and `unreachable` where a cluster does not answer; `--json` prints them.
+# The keys are what, state, value and remedy, and `unreachable` if a cluster does not answer; `--json` prints them.
 CheckResult = dict[str, str]
 Check = Callable[[], Iterable[CheckResult]]
 
@@ -61,54 +61,54 @@ def result(what: str, state: str, value: str, remedy: str = "") -> CheckResult:
     """A result.
 
     Args:
-        what: the thing that was looked at.
+        what: the name of the thing that was examined.
         state: GOOD, NOTE or WRONG.
-        value: what was seen.
-        remedy: how to mend it; empty where it is good.
+        value: the finding, in words.
+        remedy: how to mend it; empty if it is good.
     """
     return {"what": what, "state": state, "value": value, "remedy": remedy}
 
 
 def judge_value(what: str, bad: bool, value: str, remedy: str, state: str = WRONG) -> CheckResult:
-    """A result with this state and remedy where it is bad, else a good one without a remedy."""
+    """A result with this state and remedy if it is bad, else a good one without a remedy."""
     return result(what, state, value, remedy) if bad else result(what, GOOD, value)
 
 
 def run_check(what: str, check: Check) -> Iterator[CheckResult]:
-    """The results of a check; where it raises, that is a result. Our own errors give the remedy after a semicolon."""
+    """The results of a check. An error gives a result too; a LandscapeError has its remedy after a semicolon."""
     try:
         yield from check()
     except LandscapeError as error:
         cause, _, remedy = str(error).removeprefix(f"{what}: ").partition("; ")
-        kind = {"unreachable": "yes"} if isinstance(error, ClusterUnreachableError) else {}
-        yield result(what, WRONG, cause, remedy) | kind
+        unreachable = {"unreachable": "yes"} if isinstance(error, ClusterUnreachableError) else {}
+        yield result(what, WRONG, cause, remedy) | unreachable
     except Exception as error:
         yield result(what, WRONG, one_line(error), "mend what the message says, then look again")
 
 
 def exit_code(results: Iterable[CheckResult]) -> int:
-    """5 where the cluster does not answer, 1 where anything else is wrong, else 0."""
-    wrong = [one for one in results if one["state"] == WRONG]
-    if any("unreachable" in one for one in wrong):
+    """5 if the cluster does not answer, 1 if anything else is wrong, else 0."""
+    wrong = [result for result in results if result["state"] == WRONG]
+    if any("unreachable" in result for result in wrong):
         return ClusterUnreachableError.exit_code
     return 1 if wrong else 0
 
 
 # ----------------------------------------------------------------------------------------------------
-# What `landscape doctor --address` looks at: the head, its guard, and every node from a task that runs there.
+# The checks of `landscape doctor --address`: the head, its authentication, and every node, from a task that runs there.
 
-NODE_SECONDS = 60.0  # until a node that does not answer is taken for hung
+NODE_SECONDS = 60.0  # a node that does not answer for so long counts as hung
 SLOW_CONNECTION = 0.1  # seconds to open a connection to the head; Ray opens many
-LARGEST_SKEW = 2 * NODE_SECONDS  # between the driver's clock and a node's; the answer itself may take half of it
+LARGEST_SKEW = 2 * NODE_SECONDS  # between the clocks of driver and node; the answer alone may take half of this
 SMALLEST_DISK, SMALLEST_SHM = 2e9, 1e9
 VERSIONS = ("python", "ray", "torch")
 
 
 def examine(address: str) -> Iterator[CheckResult]:
-    """Every check of a cluster, the first look at its address included.
+    """The results of every check of a cluster, from its address on.
 
     Raises:
-        ClusterUnreachableError: no cluster answers, or not to this process.
+        ClusterUnreachableError: no cluster answers, or it refuses this process.
     """
     import ray
 
@@ -122,7 +122,7 @@ def examine(address: str) -> Iterator[CheckResult]:
         "address", seconds > SLOW_CONNECTION + 1, f"{address} answers in {seconds:.2f} s",
         "a driver nearer to the head hears of failures sooner", NOTE,
     )  # fmt: skip
-    yield _guard(address, answer)
+    yield _authentication(address, answer)
     start = time.monotonic()
     with ray_session(Job(run=".", problem="doctor:none", device="cpu"), address, 1, allow_open=True):
         attached = time.monotonic() - start
@@ -132,7 +132,7 @@ def examine(address: str) -> Iterator[CheckResult]:
     yield from _stop_time()
 
 
-def _guard(address: str, answer: str) -> CheckResult:
+def _authentication(address: str, answer: str) -> CheckResult:
     if answer == "token":
         return result("authentication", GOOD, "the cluster asks for a token")
     if answer == "tls":
@@ -151,11 +151,11 @@ def _guard(address: str, answer: str) -> CheckResult:
 
 
 def check_places(nodes: list[dict[str, Any]], free: dict[str, float], seconds: float) -> CheckResult:
-    """Whether the cluster has places for workers, and whether some are free.
+    """Whether the cluster has CPUs or GPUs for workers, and whether some are free.
 
     Args:
-        nodes: those that are alive, as `ray.nodes()` describes them.
-        free: what no job holds, by resource.
+        nodes: the nodes that are alive, as `ray.nodes()` describes them.
+        free: the free amount of each resource.
         seconds: how long attaching took.
     """
     total = {name: sum(node["Resources"].get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
@@ -170,17 +170,17 @@ def check_places(nodes: list[dict[str, Any]], free: dict[str, float], seconds: f
 
 
 def _nodes(nodes: list[dict[str, Any]]) -> Iterator[CheckResult]:
-    """A task on each node, all at once: what it has, and how that differs from here."""
+    """Run a task on each node, all at once; the results say what the node has, and how it differs from this machine."""
     import ray
     from ray.exceptions import GetTimeoutError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    look, start = ray.remote(_looker()), time.monotonic()
-    asked = {}
+    look, start = ray.remote(_make_look()), time.monotonic()
+    tasks = {}
     for node in nodes:
         strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        asked[look.options(num_cpus=0, max_retries=0, scheduling_strategy=strategy).remote()] = node
-    for reference, node in asked.items():
+        tasks[look.options(num_cpus=0, max_retries=0, scheduling_strategy=strategy).remote()] = node
+    for reference, node in tasks.items():
         name = f"node {node['NodeManagerHostname']} {node['NodeID'][:8]}"
         left = max(0.0, start + NODE_SECONDS - time.monotonic())
         try:
@@ -194,8 +194,8 @@ def _nodes(nodes: list[dict[str, Any]]) -> Iterator[CheckResult]:
         yield from check_node(name, node, seen)
 
 
-def _looker() -> Callable[[], dict[str, Any]]:
-    """The task that reports what its node has; a closure, so that Ray pickles it whole: this package may be missing."""
+def _make_look() -> Callable[[], dict[str, Any]]:
+    """Make the task that reports what its node has: a closure, which Ray pickles whole. A node may lack our code."""
 
     def look() -> dict[str, Any]:
         import os
@@ -218,16 +218,16 @@ def _looker() -> Callable[[], dict[str, Any]]:
 
 
 def check_node(name: str, node: dict[str, Any], seen: dict[str, Any]) -> Iterator[CheckResult]:
-    """What is different on a node from here, or missing there.
+    """What a node lacks, and how its software differs from that here.
 
     Args:
         node: as `ray.nodes()` describes it.
-        seen: what a task on the node found there.
+        seen: what a task on the node reported.
     """
     here = {"python": platform.python_version(), "ray": version("ray"), "torch": version("torch")}
-    different = [f"{each} {seen[each]} there, {here[each]} here" for each in VERSIONS if seen[each] != here[each]]
+    different = [f"{part} {seen[part]} there, {here[part]} here" for part in VERSIONS if seen[part] != here[part]]
     yield judge_value(
-        name, bool(different), ", ".join(different or [f"{each} {seen[each]}" for each in VERSIONS]),
+        name, bool(different), ", ".join(different or [f"{part} {seen[part]}" for part in VERSIONS]),
         "install the same there and here: values and pickles differ between versions",
     )  # fmt: skip
     gpus = int(node["Resources"].get("GPU", 0))
@@ -257,9 +257,9 @@ def _stop_time() -> Iterator[CheckResult]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What this machine has: versions, devices, memory, disk, names and ports.
+# The checks of this machine: versions, devices, memory, disk, names and ports.
 
-# What a head takes unless told otherwise: the cluster's own port, the dashboard, Ray Client.
+# The default ports of a head: the cluster's own, the dashboard, Ray Client.
 HEAD_PORTS = (6379, 8265, 10001)
 
 
@@ -295,9 +295,9 @@ def _ray() -> Iterator[CheckResult]:
 
 
 def _zarr() -> Iterator[CheckResult]:
-    found = version("zarr")
-    old = tuple(int(part) for part in found.split(".")[:3]) < (3, 1, 3)
-    yield judge_value("zarr", old, found, "3.1.3 is the first whose files appear whole: pip install -U zarr")
+    installed = version("zarr")
+    old = tuple(int(part) for part in installed.split(".")[:3]) < (3, 1, 3)
+    yield judge_value("zarr", old, installed, "3.1.3 is the first whose files appear whole: pip install -U zarr")
 
 
 def _browser() -> Iterator[CheckResult]:
@@ -328,13 +328,13 @@ def _disk() -> Iterator[CheckResult]:
 
 
 def _room(what: str, place: str | Path, least: float, remedy: str) -> CheckResult:
-    """Whether a disk has so many bytes free."""
+    """Whether the disk of a place has this many bytes free."""
     free = shutil.disk_usage(place).free
     return judge_value(what, free < least, f"{free / 1e9:.1f} GB free", remedy)
 
 
 def check_network() -> Iterator[CheckResult]:
-    """Whether this machine has a name and free ports, and whether a head started here would find its own."""
+    """Whether the name of this machine has an address, and whether the ports of a Ray head are free."""
     host = socket.gethostname()
     try:
         place = socket.gethostbyname(host)
@@ -345,7 +345,7 @@ def check_network() -> Iterator[CheckResult]:
         return
     yield result("host name", GOOD, f"{host}, {place}")
     with socket.socket() as any_port:
-        any_port.bind(("", 0))  # raises where none is left
+        any_port.bind(("", 0))  # raises if no port is left
     taken = [port for port in HEAD_PORTS if not _free(port)]
     yield judge_value(
         "ports", bool(taken), f"{', '.join(map(str, taken))} in use" if taken else "those of a Ray head are free",
@@ -354,10 +354,10 @@ def check_network() -> Iterator[CheckResult]:
 
 
 def _free(port: int) -> bool:
-    with socket.socket() as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket() as probe_socket:
+        probe_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            tried.bind(("", port))
+            probe_socket.bind(("", port))
         except OSError:
             return False
     return True
@@ -374,11 +374,11 @@ MACHINE_CHECKS: tuple[tuple[str, Check], ...] = (
 
 PROBE_BYTES, PROBES = 64 << 10, 5
 REMEDIES = {errno.ENOSPC: "make room", errno.EDQUOT: "make room", errno.EROFS: "mount it for writing"}
-SLOW_STORE = 0.2  # seconds to commit one file; a tile is some ten of them
+SLOW_STORE = 0.2  # seconds to commit one file; a tile has about ten files
 
 
 def probe_run(run: str) -> Iterator[CheckResult]:
-    """Whether a run can be kept there, and how long a commit takes; leaves nothing behind."""
+    """Whether a run can be kept at a place, and how long a commit takes there; leaves nothing behind."""
     from landscape.core.folders import locate
 
     place = locate(run, Path.cwd())
@@ -386,15 +386,15 @@ def probe_run(run: str) -> Iterator[CheckResult]:
         yield from _probe_store(place)
         return
     folder = Path(place)
-    there = next(each for each in (folder, *folder.parents) if each.exists())
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     try:
-        times = list(probe(str(there)))
+        times = list(probe(str(existing)))
     except OSError as error:
         remedy = REMEDIES.get(error.errno or 0, "change its rights")
-        yield result("run", WRONG, f"{there}: {error.strerror or error}", f"{remedy}, or name another place")
+        yield result("run", WRONG, f"{existing}: {error.strerror or error}", f"{remedy}, or name another place")
         return
-    yield result("run", GOOD, str(folder) if there == folder else f"{folder} (new, in {there})")
-    yield _room("run's disk", there, SMALLEST_DISK, "make room, or name another place")
+    yield result("run", GOOD, str(folder) if existing == folder else f"{folder} (new, in {existing})")
+    yield _room("run's disk", existing, SMALLEST_DISK, "make room, or name another place")
     slow = any(seconds > SLOW_STORE for _, seconds in times)
     yield judge_value(
         "run's latency", slow, ", ".join(f"{what} {1000 * seconds:.3g} ms" for what, seconds in times),
@@ -403,7 +403,7 @@ def probe_run(run: str) -> Iterator[CheckResult]:
 
 
 def _probe_store(url: str) -> Iterator[CheckResult]:
-    """Whether a run can be kept in an object store, and whether that keeps two drivers apart."""
+    """Whether a run can be kept in an object store, and whether the store lets only one of two drivers write."""
     from landscape.core.folders import open_folder
     from landscape.core.folders import probe as probe_folder
 
@@ -416,7 +416,7 @@ def _probe_store(url: str) -> Iterator[CheckResult]:
 
 
 def probe(folder: str) -> Iterator[tuple[str, float]]:
-    """The steps of a commit with their median seconds: lock, write and sync, read back, delete."""
+    """Time the steps of a commit: lock, write and sync, read, delete; each with its median seconds."""
     from filelock import FileLock
 
     content, file = os.urandom(PROBE_BYTES), Path(folder) / f".probe-{os.getpid()}"
@@ -439,7 +439,7 @@ def probe(folder: str) -> Iterator[tuple[str, float]]:
             timed("delete", file.unlink)
     finally:
         file.unlink(missing_ok=True)
-    yield from ((what, median(each)) for what, each in seconds.items())
+    yield from ((what, median(times)) for what, times in seconds.items())
 
 
 def _write(file: Path, content: bytes) -> None:
@@ -459,16 +459,16 @@ def diagnose(address: str | None = None, run: str | None = None) -> list[CheckRe
         checks.append(("run", partial(probe_run, run)))
     if address is not None:
         checks.append(("address", partial(examine, address)))
-    return [one for what, check in checks for one in run_check(what, check)]
+    return [result for what, check in checks for result in run_check(what, check)]
 
 
 def diagnosis_text(results: list[CheckResult]) -> str:
     """The results as aligned lines."""
-    width = max(len(one["what"]) for one in results)
+    width = max(len(result["what"]) for result in results)
     lines = []
-    for one in results:
-        remedy = f"; {one['remedy']}" if one["remedy"] else ""
-        lines.append(f"{one['state']:5}  {one['what']:{width}}  {one['value']}{remedy}")
+    for result in results:
+        remedy = f"; {result['remedy']}" if result["remedy"] else ""
+        lines.append(f"{result['state']:5}  {result['what']:{width}}  {result['value']}{remedy}")
     lines.append(f"on {socket.gethostname()}")
     return "\n".join(lines)
 
@@ -480,7 +480,7 @@ REMEDY = "PNG and SVG pictures need a Chromium: apt install chromium (as root), 
 
 
 def install_browser() -> bool:
-    """Install Debian's Chromium where there is none and we may; says on stderr what it does."""
+    """Install Debian's Chromium if there is none and we may, with a line on stderr; returns whether there is one."""
     from landscape.views.exporting import find_browser
 
     if find_browser():

@@ -1,4 +1,4 @@
-"""What a job will cost, before it is computed: points, tiles, bytes, time. Writes nothing."""
+"""The cost of a job before it is computed: points, tiles, bytes, time. Writes nothing."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ from landscape.surface.record_parts import LevelRecord
 from landscape.surface.refinement import MOST_LEVELS, finer_shape
 from landscape.surface.surface import MOMENT_PARTS
 
-CALIBRATED_BYTES = 8  # per value: float64
+VALUE_BYTES = 8  # float64
 
 
 def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
-    """Check the job as `run` would, time one point here, and work out the rest.
+    """Check the job as `run` does, time one point on this machine, and reckon the rest.
 
     Raises:
-        JobError: it would be refused.
+        JobError: `run` would refuse the job.
     """
     prepared = prepare(job)
     count = workers or job.workers or max(1, torch.cuda.device_count() or cores() // (job.threads or 1))
     first = prepared.landscapes[0]
-    # A plan for GPUs may be made on a machine that has none: the seconds are a guess then.
+    # A plan for GPUs may be made on a machine without one; its seconds are a guess.
     measured = first.plan.device == "cpu" or torch.cuda.is_available()
-    # Timed with the plan as it is: a faster engine is searched for when the job runs.
+    # Timed with the engine of the plan; a faster one is searched for when the job runs.
     scope, tuned, evaluator, remarks = TuningScope(first.plan.engine), Tuned(first.plan), None, list[str]()
     if measured:
         with in_folder(prepared.folder):
@@ -68,18 +68,20 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
             tuned = tune(evaluator, first.grid, scope)
             remarks = _remarks(evaluator, first, tuned)
         if first.extension is not None and _stored(prepared.run, first) is None:
-            first.tuned(tuned)  # refused where it cannot be computed by the plan of what it extends
+            first.tuned(tuned)  # raises if the plan of the extended landscape cannot compute it
     seconds = tuned.seconds_per_point
-    landscapes = [_plan_landscape(prepared, each) for each in prepared.landscapes]
-    missing = sum(each["missing_points"] * each["sample_share"] for each in landscapes)
-    for part, count_of in (("curvature", ""), ("convexity", "all_"), ("layers", "all_")):
-        missing += sum(each[part][f"{count_of}evaluations"] for each in landscapes if each[part])
-    missing += sum(each["range_evaluations"] + each["own_model"]["evaluations"] for each in landscapes)
-    maps = [each["convexity"] for each in landscapes if each["convexity"]]
-    further = sum(each["all_most_evaluations"] - each["all_evaluations"] for each in maps)
+    landscapes = [_plan_landscape(prepared, landscape) for landscape in prepared.landscapes]
+    missing = sum(planned["missing_points"] * planned["sample_share"] for planned in landscapes)
+    for part, prefix in (("curvature", ""), ("convexity", "all_"), ("layers", "all_")):
+        missing += sum(planned[part][f"{prefix}evaluations"] for planned in landscapes if planned[part])
+    missing += sum(planned["range_evaluations"] + planned["own_model"]["evaluations"] for planned in landscapes)
+    maps = [planned["convexity"] for planned in landscapes if planned["convexity"]]
+    further = sum(cost["all_most_evaluations"] - cost["all_evaluations"] for cost in maps)
     engine = _engine(prepared, evaluator, seconds)
-    asked = workers or job.workers or job.device_ids or os.environ.get("RAY_ADDRESS") or torch.cuda.device_count() > 1
-    times = times_of(missing * seconds, engine["search_seconds"] or 0.0, count, alone=not asked)
+    wants_ray = (
+        workers or job.workers or job.device_ids or os.environ.get("RAY_ADDRESS") or torch.cuda.device_count() > 1
+    )
+    times = times_of(missing * seconds, engine["search_seconds"] or 0.0, count, alone=not wants_ray)
     for planned, landscape in zip(landscapes, prepared.landscapes, strict=True):
         planned |= _tiles(prepared, landscape, seconds, 1 if times["here"] else count)
     return {
@@ -94,8 +96,8 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
         "precision_error": tuned.precision_error,
         "workers": count,
         "landscapes": landscapes,
-        "points": sum(each["points"] for each in landscapes),
-        "bytes": sum(each["bytes"] for each in landscapes),
+        "points": sum(planned["points"] for planned in landscapes),
+        "bytes": sum(planned["bytes"] for planned in landscapes),
         **times,
         "times_as_long_where_signs_stay_open": 1 + further / missing if missing else 1.0,
         "warnings": [*prepared.warnings, *remarks],
@@ -103,10 +105,10 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
 
 
 def _remarks(evaluator: Evaluator, landscape: PreparedLandscape, tuned: Tuned) -> list[str]:
-    """What a run would meet at the point that was to be timed, and at the origin."""
-    found = []
+    """Warnings of errors and losses that are not finite, at the timed point and at the origin."""
+    remarks = []
     if tuned.raised:
-        found.append(
+        remarks.append(
             f"landscape {landscape.name!r}: a point beside the centre raises {tuned.raised}; such points are left "
             "empty, so make forward and observe take any weights, or take a smaller range"
         )
@@ -115,18 +117,18 @@ def _remarks(evaluator: Evaluator, landscape: PreparedLandscape, tuned: Tuned) -
     except Exception as error:  # of user code
         if isinstance(error, (Interrupted, JobError)) or is_out_of_memory(error):
             raise
-        return [*found, f"landscape {landscape.name!r}: its origin raises {one_line(error)}"]
+        return [*remarks, f"landscape {landscape.name!r}: its origin raises {one_line(error)}"]
     loss = float(values.mean["loss"][0])
     if not math.isfinite(loss):
-        found.append(
+        remarks.append(
             f"landscape {landscape.name!r}: the loss at its origin is {loss}, not finite; are the weights and the "
             "samples finite, and does observe take no logarithm or root of 0?"
         )
-    return found
+    return remarks
 
 
 def _engine(prepared: PreparedJob, evaluator: Evaluator | None, seconds: float) -> dict[str, Any]:
-    """How new landscapes will be computed, and why; `engine` is None where that is found out when the job runs."""
+    """How new landscapes will be computed, and why; `engine` is None if it is chosen when the job runs."""
     scope, chosen = tuning_scope(prepared)
     plan = prepared.landscapes[0].plan
     size = (chosen or plan).batch_size
@@ -135,18 +137,18 @@ def _engine(prepared: PreparedJob, evaluator: Evaluator | None, seconds: float) 
         return {"engine": str(scope.engine), "batch_size": size, "why": why, "search_seconds": 0.0}
     if evaluator is None:
         return {"engine": None, "batch_size": None, "why": "chosen on the workers", "search_seconds": None}
-    found = outlook(evaluator, plan, scope, seconds, KeptChoices.of_user())
-    if found.kept is not None:
-        kept, why = found.kept, f"kept choice of {found.kept.since[:10]}"
+    expected = outlook(evaluator, plan, scope, seconds, KeptChoices.of_user())
+    if expected.kept is not None:
+        kept, why = expected.kept, f"kept choice of {expected.kept.since[:10]}"
         return {"engine": str(kept.engine), "batch_size": kept.batch_size, "why": why, "search_seconds": 0.0}
-    if found.search_seconds:
-        why = f"to be searched: up to {found.search_seconds:g} s and the candidate then at hand"
-        return {"engine": None, "batch_size": None, "why": why, "search_seconds": found.search_seconds}
+    if expected.search_seconds:
+        why = f"to be searched: up to {expected.search_seconds:g} s and the candidate then at hand"
+        return {"engine": None, "batch_size": None, "why": why, "search_seconds": expected.search_seconds}
     return {"engine": str(plan.engine), "batch_size": size, "why": "too short a job to search", "search_seconds": 0.0}
 
 
 def _tiles(prepared: PreparedJob, landscape: PreparedLandscape, seconds: float, workers: int) -> dict[str, Any]:
-    """The tiles of a landscape, as they are stored, or as its job would make them with so many workers."""
+    """The tiles of a landscape, as stored, or as its job would make them with this many workers."""
     stored, kept = _stored(prepared.run, landscape), kept_samples(prepared, landscape)
     cost = seconds * landscape.evaluations_per_point
     shape = stored.tile_shape if stored else tile_shape_for(prepared.job, landscape.grid, cost, workers, kept)
@@ -154,17 +156,17 @@ def _tiles(prepared: PreparedJob, landscape: PreparedLandscape, seconds: float, 
 
 
 def _plan_landscape(prepared: PreparedJob, landscape: PreparedLandscape) -> dict[str, Any]:
-    """What is planned of a landscape, but for its tiles."""
+    """The plan of a landscape, without its tiles."""
     grid = landscape.grid
     stored, kept = _stored(prepared.run, landscape), kept_samples(prepared, landscape)
     missing = _missing_points(landscape, stored)
-    # Per point: each observable and its error, the error of the rise, the moments, and the status, which is a byte.
+    # Per point: each observable and its error, the error of the rise, the moments, and one byte for the status.
     numbers = 2 * len(landscape.observables) + 1 + MOMENT_PARTS * len(landscape.record.moment_rows)
-    values = grid.points * (numbers * CALIBRATED_BYTES + 1)
+    values = grid.points * (numbers * VALUE_BYTES + 1)
     elements = sum(tensor.numel() for tensor in landscape.origin.values())
     extension = landscape.extension
     line = [axis.record.kind for axis in landscape.directions] == ["towards"]
-    sample_share, new_samples = _left_of(prepared.samples, 0 if extension is None else extension.known_samples)
+    sample_share, new_samples = _samples_left(prepared.samples, 0 if extension is None else extension.known_samples)
     return {
         "name": landscape.name,
         "origin": landscape.record.origin,
@@ -178,7 +180,7 @@ def _plan_landscape(prepared: PreparedJob, landscape: PreparedLandscape) -> dict
         "range_evaluations": _range_evaluations(landscape),
         "own_model": _own_model(landscape, stored, missing),
         "origin_on_grid": not without_zero(grid),
-        # A landscape that is begun keeps its grid, and the collector's have the size of the tutorial that it follows.
+        # No remedy for a grid that is already begun, nor for the landscapes of the collector, whose size no job sets.
         "origin_remedy": origin_remedy(grid, line=line) if stored is None and prepared.job.landscapes else None,
         "target_remedy": target_remedy(grid) if stored is None and line else None,
         "cosine": plain(landscape.record.cosine),
@@ -197,14 +199,14 @@ def _plan_landscape(prepared: PreparedJob, landscape: PreparedLandscape) -> dict
 
 
 def _snapshots(path: PathPlan) -> list[str]:
-    """The paths of the runs that the job names, such as 'sgd (epochs 0-10)'; none of the run's own."""
-    numbers = {k: [step for step, of in zip(path.step, path.run, strict=True) if of == k] for k in set(path.run)}
-    runs = enumerate(path.runs[: len(path.labels)])  # behind which the networks of a plane stand
+    """The paths of the runs that the job names, such as 'sgd (epochs 0-10)'; not the path of its own run."""
+    numbers = {k: [step for step, run in zip(path.step, path.run, strict=True) if run == k] for k in set(path.run)}
+    runs = enumerate(path.runs[: len(path.labels)])  # the networks of a plane follow after these
     return [f"{run.label} ({run.unit}{'s' * (len(numbers[k]) > 1)} {ranges(numbers[k])})" for k, run in runs]
 
 
 def _refined_points(job: Job, landscape: PreparedLandscape) -> int:
-    """How many points the landscape may have once it is refined, its own among them; 0 where it is not to be."""
+    """The most points of the landscape with its refinement, its own included; 0 if the job does not refine it."""
     refine = next((spec.refine for spec in job.landscapes if spec.name == landscape.name), None)
     if refine is None or landscape.level is not None:
         return 0
@@ -217,31 +219,31 @@ def _axes(landscape: PreparedLandscape) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "size": len(each),
-            "low": float(each[0]),
-            "high": float(each[-1]),
+            "size": len(coordinates),
+            "low": float(coordinates[0]),
+            "high": float(coordinates[-1]),
             "what": axis.record.label,
             "foreseen": bool(axis.attributes.get("foreseen")),
         }
-        for name, each, axis in axes
+        for name, coordinates, axis in axes
     ]
 
 
 def _range_evaluations(landscape: PreparedLandscape) -> int:
-    """About how many it takes to find the range of the axes; 0 where that is given, or has been found."""
-    is_to_be_found = any(AUTO in axis for axis in landscape.identity["coordinates"])
-    return 1 + auto_range.EVALUATIONS * len(landscape.directions) if is_to_be_found else 0
+    """About how many evaluations find the range of the axes; 0 if the job gives it, or it has been found."""
+    is_unknown = any(AUTO in axis for axis in landscape.identity["coordinates"])
+    return 1 + auto_range.EVALUATIONS * len(landscape.directions) if is_unknown else 0
 
 
 def _own_model(landscape: PreparedLandscape, stored: LandscapeStore | None, missing: int) -> dict[str, Any]:
-    """How many forward passes of the user's own model are made to compare it with the landscape, or why none."""
+    """How many forward passes of the user's own model are compared with the landscape, or why none is."""
     record = landscape.record if stored is None else stored.record
     known = record.own_model
     if known is not None:
         return {"evaluations": 0, "why_not": known.text if known.state == "not compared" else "it has been compared"}
     reason = why_not_compared(record, extends=landscape.extension is not None)
     if record.states("own_model"):
-        reason = "what its record says of that is damaged"
+        reason = "its record of the comparison is damaged"
     elif not reason and (
         not missing or (stored is not None and recorded_reference_point(stored, landscape.grid) is not None)
     ):
@@ -250,7 +252,7 @@ def _own_model(landscape: PreparedLandscape, stored: LandscapeStore | None, miss
 
 
 def _missing_points(landscape: PreparedLandscape, stored: LandscapeStore | None) -> int:
-    """How many evaluations are left to do."""
+    """How many points, evaluations of the path included, are still to be computed."""
     grid, extension = landscape.grid, landscape.extension
     if stored is not None:
         examined = stored.examine()
@@ -262,11 +264,11 @@ def _missing_points(landscape: PreparedLandscape, stored: LandscapeStore | None)
     return path + grid.points - extension.points_known
 
 
-def _left_of(samples: Samples, known: int) -> tuple[float, str]:
-    """The share of the samples beyond the first `known` ones, of every set of points; and how many they are, in words.
+def _samples_left(samples: Samples, known: int) -> tuple[float, str]:
+    """The share of the samples after the first `known` ones, of every set of points; and their number, in words.
 
     >>> from landscape.problem.batches import TensorSamples
-    >>> _left_of(TensorSamples(torch.zeros(8)), 6)
+    >>> _samples_left(TensorSamples(torch.zeros(8)), 6)
     (0.25, '2 samples')
     """
     if not isinstance(samples, PointSets):
@@ -277,7 +279,7 @@ def _left_of(samples: Samples, known: int) -> tuple[float, str]:
 
 
 def _curvature(prepared: PreparedJob, landscape: PreparedLandscape) -> dict[str, Any] | None:
-    """What the eigenvectors cost that are axes and not yet computed; None where there are none."""
+    """The cost of the eigenvectors that are axes and not yet computed; None if there are none."""
     axes = [axis for axis in landscape.directions if axis.attributes.get("foreseen")]
     runs = {(axis.attributes["steps"], axis.attributes["seed"]) for axis in axes}
     if not runs:
@@ -295,60 +297,60 @@ def _stored(run: str, landscape: PreparedLandscape) -> LandscapeStore | None:
 def plan_text(plan: dict[str, Any]) -> str:
     """The plan as lines."""
     lines = [f"run {plan['run']}"]
-    for each in plan["landscapes"]:
-        size = " x ".join(str(axis["size"]) for axis in each["axes"])
-        missing = each["missing_points"]
-        done = f", {missing or 'none'} of them still to compute" if missing < each["points"] else ""
-        tile = " x ".join(map(str, reversed(each["tile_shape"])))
-        path = f" ({each['path_points']} of them on paths, beside the grid)" if each["path_points"] else ""
+    for row in plan["landscapes"]:
+        size = " x ".join(str(axis["size"]) for axis in row["axes"])
+        missing = row["missing_points"]
+        done = f", {missing or 'none'} of them still to compute" if missing < row["points"] else ""
+        tile = " x ".join(map(str, reversed(row["tile_shape"])))
+        path = f" ({row['path_points']} of them on paths, beside the grid)" if row["path_points"] else ""
         lines.append(
-            f"{each['name']}: {size} around {each['origin_in_words']}: {each['points']} points{path}{done}, "
-            f"{each['tiles']} tiles of {tile}, {bytes_text(each['bytes'])}, {', '.join(each['observables'])}"
+            f"{row['name']}: {size} around {row['origin_in_words']}: {row['points']} points{path}{done}, "
+            f"{row['tiles']} tiles of {tile}, {bytes_text(row['bytes'])}, {', '.join(row['observables'])}"
         )
-        lines += [f"  {axis['name']}: {_ends(axis, each)}, {axis['what']}" for axis in each["axes"]]
-        lines += [f"  paths: {', '.join(each['paths'])}"] if each["paths"] else []
-        lines += [f"  {each['quantised']}: {len(each['rounded'])} tensors"] if each["quantised"] else []
-        if each["curvature"]:
+        lines += [f"  {axis['name']}: {_ends(axis, row)}, {axis['what']}" for axis in row["axes"]]
+        lines += [f"  paths: {', '.join(row['paths'])}"] if row["paths"] else []
+        lines += [f"  {row['quantised']}: {len(row['rounded'])} tensors"] if row["quantised"] else []
+        if row["curvature"]:
             lines.append(
-                f"  eigenvectors: at most {each['curvature']['products']} products with the Hessian, each about "
-                f"{PRODUCT_EVALUATIONS} points' time; {bytes_text(each['curvature']['bytes'])} of memory, and in the "
+                f"  eigenvectors: at most {row['curvature']['products']} products with the Hessian, each about "
+                f"{PRODUCT_EVALUATIONS} points' time; {bytes_text(row['curvature']['bytes'])} of memory, and in the "
                 "run's folder meanwhile"
             )
-        of_map = convexity_text(each["convexity"]) if each["convexity"] else []
-        lines += [f"  {line}" for line in [*of_map, *(each["layers"]["text"] if each["layers"] else [])]]
-        if each["own_model"]["evaluations"]:
+        map_lines = convexity_text(row["convexity"]) if row["convexity"] else []
+        lines += [f"  {line}" for line in [*map_lines, *(row["layers"]["text"] if row["layers"] else [])]]
+        if row["own_model"]["evaluations"]:
             lines.append(
                 "  compared with your own model first, at the centre and at one point beside it: 2 forward passes"
             )
-        if each["range_evaluations"]:
-            lines.append(f"  range: found first, by bisection: about {each['range_evaluations']} evaluations")
-        if each["refined_points"]:
-            lines.append(f"  refined where its values ask for it, to {each['refined_points']} points in all at most")
-        if each["kept_bytes"]:
-            lines.append(f"  keeps the loss of every sample: {bytes_text(each['kept_bytes'])} of these")
-        if each["extends"]:
-            share = each["missing_points"] * each["sample_share"] / each["points"]
+        if row["range_evaluations"]:
+            lines.append(f"  range: found first, by bisection: about {row['range_evaluations']} evaluations")
+        if row["refined_points"]:
+            lines.append(f"  refined where its values ask for it, to {row['refined_points']} points in all at most")
+        if row["kept_bytes"]:
+            lines.append(f"  keeps the loss of every sample: {bytes_text(row['kept_bytes'])} of these")
+        if row["extends"]:
+            share = row["missing_points"] * row["sample_share"] / row["points"]
             lines.append(
-                f"  extends {each['extends']}: {each['missing_points']} points are evaluated, on {each['new_samples']} "
+                f"  extends {row['extends']}: {row['missing_points']} points are evaluated, on {row['new_samples']} "
                 f"each: {100 * share:.3g} % of what all of it costs at once"
             )
-        lines += [f"  no point of the grid is at the origin; {each['origin_remedy']}"] if each["origin_remedy"] else []
-        if each["target_remedy"]:
-            lines.append(f"  no point of the grid is at 1, so its barrier is not known; {each['target_remedy']}")
+        lines += [f"  no point of the grid is at the origin; {row['origin_remedy']}"] if row["origin_remedy"] else []
+        if row["target_remedy"]:
+            lines.append(f"  no point of the grid is at 1, so its barrier is not known; {row['target_remedy']}")
     lines.append(
         f"samples a point: {plan['samples']}; {plan['seconds_per_point']:.3g} s a point {_where_timed(plan)} "
         f"({plan['plan']['device']}, {_precision(plan)}, batches of {plan['plan']['batch_size']}): "
         f"{time_in_words(plan['seconds'] * plan['workers'], plan['workers'], plan['here'])}{_where_open(plan)}"
     )
     lines.append(_engine_text(plan["engine"]))
-    lines += [f"warning: {each}" for each in plan["warnings"]]
+    lines += [f"warning: {warning}" for warning in plan["warnings"]]
     return "\n".join(lines)
 
 
 def _ends(axis: dict[str, Any], landscape: dict[str, Any]) -> str:
     if landscape["range_evaluations"]:
         return "as far as the loss changes visibly"
-    # These ends stand in where the job leaves the range out, before the eigenvalue is known.
+    # Without a range in the job, these ends are placeholders until the eigenvalue is known.
     if axis["foreseen"] and (axis["low"], axis["high"]) == (-1.0, 1.0):
         return "as far as its eigenvalue says"
     return f"{axis['low']:g} to {axis['high']:g}"
@@ -367,7 +369,7 @@ def _precision(plan: dict[str, Any]) -> str:
 
 
 def _where_open(plan: dict[str, Any]) -> str:
-    """How many times as long convexity maps take where the signs of their smallest eigenvalues are found late."""
+    """How many times as long convexity maps take if the signs of the smallest eigenvalues stay open; else ''."""
     times = plan["times_as_long_where_signs_stay_open"]
     return f"; up to {times:.2g} times as long where signs stay open" if times >= 1.05 else ""
 
@@ -379,7 +381,7 @@ def _engine_text(engine: dict[str, Any]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What an extension costs, step by step: the first step is planned, the later ones are reckoned from it.
+# The cost of an extension, step by step: the first step is planned, and the later ones are reckoned from it.
 
 ALL = ""  # the samples of a loss that is no sum of terms
 
@@ -392,10 +394,10 @@ def plan_extension(
     folder: Path | None = None,
     workers: int | None = None,
 ) -> dict[str, Any]:
-    """The plan of the first step, as `plan_job` gives it, and what every step costs, in `steps`.
+    """The plan of the first step, as from `plan_job`, with the cost of every step in `steps`.
 
-    A later step cannot be prepared before those ahead of it are done. Its points and samples are known all the same,
-    and take as long as those of the first one.
+    A later step cannot be prepared before the earlier ones are done, but its points and samples are known, and each
+    takes as long as in the first step.
 
     Raises:
         JobError: one of the steps is refused.
@@ -404,16 +406,16 @@ def plan_extension(
     planned = plan_job(jobs[0], workers)
     first = planned["landscapes"][0]
     counts = list(_counts(LandscapeStore.open(open_run(run).path, name), steps, jobs))
-    _, of_first, held = counts[0]
-    # Of the first one, a part may have been computed already.
-    counts[0] = first["missing_points"], of_first, held
-    of_one_sample = planned["seconds_per_point"] / sum(held.values()) / _at_once(planned)
+    _, new_samples, all_samples = counts[0]
+    # A part of the first step may have been computed already.
+    counts[0] = first["missing_points"], new_samples, all_samples
+    seconds_per_sample = planned["seconds_per_point"] / sum(all_samples.values()) / _processes(planned)
     planned["steps"] = [
         {
             "adds": _option(step),
             "points": points,
             "samples": samples.get(ALL, samples),
-            "seconds": points * sum(samples.values()) * of_one_sample,
+            "seconds": points * sum(samples.values()) * seconds_per_sample,
         }
         for step, (points, samples, _) in zip(steps, counts, strict=True)
     ]
@@ -424,37 +426,37 @@ def plan_extension(
 def _counts(
     store: LandscapeStore, steps: Sequence[More], jobs: Sequence[Job]
 ) -> Iterator[tuple[int, dict[str, int], dict[str, int]]]:
-    """How many points each step evaluates, snapshots of the path among them, on how many samples, and of how many.
+    """For each step the points that it evaluates, path included; the samples evaluated; and all samples after the step.
 
-    Samples are counted by term, under `ALL` where the loss is no sum of terms.
+    Samples are counted by term, under `ALL` if the loss is no sum of terms.
     """
-    held = {name: term.samples or 0 for name, term in store.record.terms.items()}
-    held = held or {ALL: store.identity.num_samples or 0}
+    samples = {name: term.samples or 0 for name, term in store.record.terms.items()}
+    samples = samples or {ALL: store.identity.num_samples or 0}
     points = math.prod(store.shape)
     path, batch_size = int(store.counts().sum()) - points, recorded_plan(store).batch_size
     for step, job in zip(steps, jobs, strict=True):
         if step.num_samples is not None:
-            most = max(held.values())
+            most = max(samples.values())
             known = most // batch_size * batch_size
-            # A term that has fewer samples than others has no more.
-            held = {name: count if count < most else step.num_samples for name, count in held.items()}
-            yield points + path, {name: max(0, count - known) for name, count in held.items()}, held
+            # A term with fewer samples than others has all of its samples already.
+            samples = {name: count if count < most else step.num_samples for name, count in samples.items()}
+            yield points + path, {name: max(0, count - known) for name, count in samples.items()}, samples
         elif step.ranges is not None:
             wider = math.prod(job.landscapes[0].size)
-            yield wider - points, held, held
+            yield wider - points, samples, samples
             points = wider
         else:
-            yield points, held, held
+            yield points, samples, samples
 
 
-def _in_words(samples: int | dict[str, int]) -> str:
+def _samples_text(samples: int | dict[str, int]) -> str:
     if isinstance(samples, int):
         return f"{samples} samples"
     return ", ".join(f"{count} of {name}" for name, count in samples.items())
 
 
 def _option(step: More) -> str:
-    """A step as it is asked for."""
+    """The option of the command that asks for a step alone."""
     if step.num_samples is not None:
         return f"--samples {step.num_samples}"
     if step.ranges is not None:
@@ -463,28 +465,28 @@ def _option(step: More) -> str:
 
 
 def extension_text(planned: dict[str, Any]) -> str:
-    """The plan as lines: that of the first step in full, a line for every later one, and the sum."""
+    """The plan as lines: the first step in full, a line for every later step, and the sum."""
     steps, text = planned["steps"], plan_text(planned)
     if len(steps) == 1:
         return text
     lines = [f"step 1 of {len(steps)}: {steps[0]['adds']}", text]
     lines += [
         f"step {number} of {len(steps)}: {step['adds']}: {step['points']} points are evaluated, on "
-        f"{_in_words(step['samples'])} each: about {seconds_text(step['seconds'])}"
+        f"{_samples_text(step['samples'])} each: about {seconds_text(step['seconds'])}"
         for number, step in enumerate(steps[1:], 2)
     ]
-    work = planned["seconds_of_all_steps"] * _at_once(planned)
+    work = planned["seconds_of_all_steps"] * _processes(planned)
     lines.append(f"all {len(steps)} steps: {time_in_words(work, planned['workers'], planned['here'])}")
     return "\n".join(lines)
 
 
-def _at_once(planned: dict[str, Any]) -> int:
+def _processes(planned: dict[str, Any]) -> int:
     """How many processes compute."""
     return 1 if planned["here"] else int(planned["workers"])
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a refinement costs, level by level: one point is measured, and the points of each level are counted.
+# The cost of a refinement, level by level: one point is timed, and the points of each level are counted.
 
 
 def plan_refinement(
@@ -495,7 +497,7 @@ def plan_refinement(
     folder: Path | None = None,
     workers: int | None = None,
 ) -> dict[str, Any]:
-    """The plan of the first level, as `plan_job` gives it, and what every level costs, in `levels`.
+    """The plan of the first level, as from `plan_job`, with the cost of every level in `levels`.
 
     Raises:
         JobError: the landscape cannot be refined.
@@ -503,15 +505,15 @@ def plan_refinement(
     path = open_run(run).path
     shape = LandscapeStore.open(path, name).shape
     planned = plan_job(level_job(run, name, levels[0], problem, folder), workers)
-    each = planned["seconds_per_point"] / (1 if planned["here"] else planned["workers"])
-    planned["levels"] = [_cost(path, name, level, shape, each) for level in levels]
+    seconds = planned["seconds_per_point"] / _processes(planned)
+    planned["levels"] = [_level_cost(path, name, level, shape, seconds) for level in levels]
     planned["seconds"] = sum(level["seconds"] for level in planned["levels"])
     return planned
 
 
-def _cost(run: str, name: str, level: LevelRecord, shape: Sequence[int], seconds: float) -> dict[str, Any]:
+def _level_cost(run: str, name: str, level: LevelRecord, shape: Sequence[int], seconds: float) -> dict[str, Any]:
     points = points_left(run, name, level, shape)
-    size = [(size - 1) * level.stride + 1 for size in reversed(shape)]
+    size = [(points_before - 1) * level.stride + 1 for points_before in reversed(shape)]
     return {"level": level.number, "size": size, "points": points, "seconds": points * seconds}
 
 
