@@ -1,4 +1,4 @@
-"""What shows landscapes to others: as files, `landscape export`; as a page, `view`; any point on demand, `serve`."""
+"""The commands that show landscapes: as files, `landscape export`; as a page, `view`; point by point, `serve`."""
 
 from __future__ import annotations
 
@@ -32,32 +32,33 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The options that say how a figure looks: those of `landscape.views.figure`, whose texts are their help.
+# The options of figures: those of `landscape.views.figure`, with its texts as their help.
 
-NAMES = {"colour_scale": ["--colours", "--colors"]}  # where they are not those of the fields
+NAMES = {"colour_scale": ["--colours", "--colors"]}  # of options whose name is not that of the field
 TYPES = {bool: Flag, bool | None: MaybeFlag, int | None: MaybeWhole, float | None: MaybeNumber}
 
 
 def _figure_options() -> type:
-    """A dataclass with a field for each option of figures that the command takes, and one for no title."""
+    """Make a dataclass with a field for each option of figures that the command takes, and one for no title."""
     types, options = get_type_hints(FigureSpec), FigureSpec.options("command")
-    made: list[tuple[str, Any, Any]] = []
+    made_fields: list[tuple[str, Any, Any]] = []
     for option in options:
         text = option.metadata["help"]
         parameter = Parameter(help=f"{text[:1].upper()}{text[1:]}.", name=NAMES.get(option.name))
         default = False if types[option.name] is bool else None
-        made.append((option.name, Annotated[TYPES.get(types[option.name], str | None), parameter], default))
-    made.append(("no_title", Annotated[Flag, Parameter(help="No title.")], False))
+        made_fields.append((option.name, Annotated[TYPES.get(types[option.name], str | None), parameter], default))
+    made_fields.append(("no_title", Annotated[Flag, Parameter(help="No title.")], False))
 
-    def given(self: Any) -> dict[str, Any]:
-        """The options that were given, as `landscape.views.figure` takes them."""
+    def as_arguments(self: Any) -> dict[str, Any]:
+        """The options that differ from their defaults, as `landscape.views.figure` takes them."""
         values = {option.name: getattr(self, option.name) for option in options}
         values["title"] = False if self.no_title else values["title"]
-        off = {name for name, value in values.items() if value is None or (types[name] is bool and not value)}
-        return {name: value for name, value in values.items() if name not in off}
+        absent = {name for name, value in values.items() if value is None or (types[name] is bool and not value)}
+        return {name: value for name, value in values.items() if name not in absent}
 
-    # Cyclopts takes a class of a standard module, which is where it would be, for a value of one word.
-    return make_dataclass("FigureOptions", made, frozen=True, namespace={"given": given, "__module__": __name__})
+    # Without `__module__` the class would belong to a standard module, and cyclopts would take it for one word.
+    namespace = {"as_arguments": as_arguments, "__module__": __name__}
+    return make_dataclass("FigureOptions", made_fields, frozen=True, namespace=namespace)
 
 
 FigureOptions: Any = _figure_options()
@@ -101,31 +102,34 @@ def export(
     formats = to.split(",")
     others, names = runs_or_names(run, [*([name] if name is not None else []), *more])
     if others:
-        of_one = {"kind": kind, "observable": observable if observable != "loss" else None}
-        given = {option: value for option, value in of_one.items() if value is not None} | look.given()
-        paths = export_runs([run, *others], formats, out, given)
+        more_options = {"kind": kind, "observable": observable if observable != "loss" else None}
+        options = {option: value for option, value in more_options.items() if value is not None} | look.as_arguments()
+        paths = export_runs([run, *others], formats, out, options)
     else:
-        paths = export_run(run, names, formats, out, FigureSpec(kind=kind, observable=observable, **look.given()))
+        paths = export_run(
+            run, names, formats, out, FigureSpec(kind=kind, observable=observable, **look.as_arguments())
+        )
     for path in paths:
         print(path, flush=True)
 
 
 REPORT = "report"
 MEASURES = "run+measures.csv"  # no landscape has a plus in its name
-SEVERAL_RUNS = Path("comparison-export")  # where the page of several runs goes, as it belongs to none of them
+SEVERAL_RUNS = Path("comparison-export")  # the default folder of the page of several runs, outside all of them
 
 
 def export_run(
     run: str, names: Sequence[str], formats: Sequence[str], out: Path | None, spec: FigureSpec = DEFAULT_SPEC
 ) -> Iterator[Path]:
-    """Write each landscape (or those named) in each format; yields the paths as they are written.
+    """Write landscapes of a run in each format; yields the path of each file once it is written.
 
     Args:
-        names: of landscapes; none: all of the run whose number of axes fits the kind and the format.
+        names: the landscapes; none: all whose number of axes fits the kind and the format.
 
     Raises:
-        NotFoundError: no such run or landscape.
-        JobError: an unknown format, kind or observable, or one that fits none of them, or not all that are named.
+        NotFoundError: there is no such run or landscape.
+        JobError: a format, kind or observable is unknown, or fits no landscape, or not all in `names`.
+        LandscapeError: a landscape cannot be read; the others are written.
     """
     from landscape.store.results import open_run
     from landscape.views.exporting import (
@@ -141,30 +145,30 @@ def export_run(
     from landscape.views.prepare.words import stopped
     from landscape.views.report import write_report
 
-    wanted = _check_formats(formats, (*FORMAT_TABLE, REPORT))
+    chosen = _check_formats(formats, (*FORMAT_TABLE, REPORT))
     opened = open_run(run)
     folder = out or _default_folder(opened.path)
-    of_surfaces = [ending for ending in wanted if ending != REPORT]
+    endings = [ending for ending in chosen if ending != REPORT]
     stores = _stores(opened.path, dict.fromkeys(names) or opened, skip=not names)
-    if of_surfaces:
+    if endings:
         _check_observables(stores, spec.observable)
-    written = {ending: _fitting(stores, ending, spec.kind, all_must=bool(names)) for ending in of_surfaces}
+    written = {ending: _fitting(stores, ending, spec.kind, all_must=bool(names)) for ending in endings}
     folder.mkdir(parents=True, exist_ok=True)
     broken = {} if names else dict(opened.unreadable)
     surfaces = (opened[name] for name in dict.fromkeys(names)) if names else _readable(opened, broken)
     alive = driver_alive(opened.path)
-    if REPORT in wanted:
+    if REPORT in chosen:
         write_report(opened, folder / "report.html")
         yield folder / "report.html"
-    if "csv" in wanted and not names and (rows := table_csv(opened.measures))[1:]:
+    if "csv" in chosen and not names and (rows := table_csv(opened.measures))[1:]:
         yield write_rows(rows, folder / MEASURES)
-    # One browser for all pictures: starting it costs more than drawing.
-    pictures = any(FORMAT_TABLE[ending].pictures for ending in of_surfaces)
+    # One browser draws all pictures, since its start takes longer than drawing.
+    pictures = any(FORMAT_TABLE[ending].pictures for ending in endings)
     with browser() if pictures else contextlib.nullcontext() as drawing:
         request = ExportRequest(spec, browser=drawing)
-        for read in surfaces:
-            surface = read if alive else stopped(read)
-            for ending in (ending for ending in of_surfaces if surface.name in written[ending]):
+        for stored in surfaces:
+            surface = stored if alive else stopped(stored)
+            for ending in (ending for ending in endings if surface.name in written[ending]):
                 path = folder / name_export(surface, ending, spec)
                 yield write_export(surface, ending, path, request)
                 yield from files_beside(surface, ending, path)
@@ -172,9 +176,9 @@ def export_run(
 
 
 def runs_or_names(run: str, more: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What stands after the first run in a command: further runs, or the names of landscapes of it, or nothing.
+    """The words after the first run of a command: as further runs, or as names of landscapes of the first run.
 
-    A word is a run only where the first run has no landscape of that name; beside a run, all words are runs.
+    A word is a run only if the first run has no landscape of this name. If one word is a run, all are.
     """
     from landscape.store.results import open_run
 
@@ -184,29 +188,29 @@ def runs_or_names(run: str, more: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def export_runs(
-    runs: Sequence[str], formats: Sequence[str], out: Path | None, asked: Mapping[str, Any] | None = None
+    runs: Sequence[str], formats: Sequence[str], out: Path | None, options: Mapping[str, Any] | None = None
 ) -> Iterator[Path]:
     """Write the page of several runs, which compares them; yields its path.
 
     Args:
-        asked: the options of figures that were given, of which the page takes none.
+        options: options of figures, all refused, since the page has controls of its own.
 
     Raises:
-        NotFoundError: one of them does not exist.
-        JobError: another format is asked for, an unknown one, or an option of figures.
+        NotFoundError: a run does not exist.
+        JobError: a format other than report, or an option of figures, is given.
         LandscapeError: a landscape cannot be read; the page is written without it.
     """
     from landscape.store.results import open_run
     from landscape.views.exporting import FORMAT_TABLE
     from landscape.views.report import write_report
 
-    wanted = _check_formats(formats, (*FORMAT_TABLE, REPORT))
-    if wanted != [REPORT]:
+    chosen = _check_formats(formats, (*FORMAT_TABLE, REPORT))
+    if chosen != [REPORT]:
         raise JobError(
-            f"to: must be report for several runs, not {quoted(','.join(wanted))}; or export each run by itself"
+            f"to: must be report for several runs, not {quoted(','.join(chosen))}; or export each run by itself"
         )
-    if asked:
-        option = next(iter(asked))
+    if options:
+        option = next(iter(options))
         raise JobError(
             f"{option}: must not be given for several runs, whose page has controls of its own; leave it out"
         )
@@ -219,26 +223,26 @@ def export_runs(
 
 
 def _refuse_broken(broken: Mapping[str, str]) -> None:
-    """Tell of landscapes that could not be read, once all others are written."""
+    """Raise the error of landscapes that could not be read, once all others are written."""
     if broken:
         others = f" (and {len(broken) - 1} more of its landscapes)" if len(broken) > 1 else ""
         raise LandscapeError(f"{next(iter(broken.values()))}{others}")
 
 
 def _check_formats(formats: Sequence[str], known: Sequence[str]) -> list[str]:
-    """The names of formats as they are known."""
-    wanted = [name.strip() for name in formats]
-    for name in wanted:
+    """The formats without blanks; refuses unknown ones."""
+    names = [name.strip() for name in formats]
+    for name in names:
         if name not in known:
             raise JobError(f"to: unknown format {quoted(name)}; {nearest(name, known)}")
-    return wanted
+    return names
 
 
 def _stores(run: str, names: Iterable[str], *, skip: bool) -> list[LandscapeStore]:
     """The stores of landscapes.
 
     Args:
-        skip: pass over those whose metadata cannot be read, as they are told of when the others are written.
+        skip: leave out landscapes whose metadata cannot be read; `_refuse_broken` reports them later.
     """
     from landscape.store.landscape import LandscapeStore
 
@@ -263,7 +267,7 @@ def _check_observables(stores: Iterable[LandscapeStore], observable: str) -> Non
 
 
 def _fitting(stores: Iterable[LandscapeStore], ending: str, kind: str | None, *, all_must: bool) -> set[str]:
-    """The names of the landscapes that a format and a kind are for, by their axes; says which are left out."""
+    """The names of the landscapes whose number of axes fits a format and a kind; says which are left out."""
     from landscape.views.exporting import check_axes
 
     fitting, left, refused = set[str](), list[str](), list[JobError]()
@@ -285,7 +289,7 @@ def _fitting(stores: Iterable[LandscapeStore], ending: str, kind: str | None, *,
 
 
 def _readable(opened: Run, broken: dict[str, str]) -> Iterator[Surface]:
-    """Every surface that can be read, one in memory at a time; the others join `broken`."""
+    """Every surface that can be read, one in memory at a time; the errors of the others are added to `broken`."""
     for name in opened:
         try:
             yield opened[name]
@@ -296,19 +300,19 @@ def _readable(opened: Run, broken: dict[str, str]) -> Iterator[Surface]:
 
 
 def _default_folder(run: str) -> Path:
-    """Inside a run folder; beside us for a run in an object store."""
+    """RUN/export; for a run in an object store NAME-export in the current directory."""
     return Path(f"{run.rpartition('/')[2]}-export") if "://" in run else Path(run) / "export"
 
 
 # ----------------------------------------------------------------------------------------------------
-# What is served over HTTP: any point on demand, and the page over runs.
+# Services over HTTP: any point on demand, and the page over runs.
 
 TOKEN = "LANDSCAPE_TOKEN"
 
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """Where it is served, and by how much."""
+    """The addresses of the service, and its limits."""
 
     host: str = "127.0.0.1"
     """The address to listen at; 0.0.0.0 for all of this machine."""
@@ -336,10 +340,10 @@ class ServeOptions:
     """Also attach to a cluster that is not on this machine and asks for no token."""
 
     def check(self) -> None:
-        """Refuse numbers that nothing can be served with.
+        """Refuse numbers out of range.
 
         Raises:
-            JobError: says which.
+            JobError: an option is out of range.
         """
         for name, number in (("max-points", self.max_points), ("queue", self.queue)):
             if number < 1:
@@ -390,8 +394,8 @@ def serve(
     with stdout_as_it_is() as put_line:
 
         def ready(listening: Listening) -> None:
-            known = {name: value for name, value in vars(listening).items() if value}
-            put_line(json_module.dumps(known) if json else "\n".join(f"{name} {known[name]}" for name in known))
+            values = {name: value for name, value in vars(listening).items() if value}
+            put_line(json_module.dumps(values) if json else "\n".join(f"{name} {values[name]}" for name in values))
 
         serve_landscapes(catalog, serving, ready)
 
@@ -458,5 +462,5 @@ def view_places(places: Sequence[str], host: str, port: int, allow_hosts: Sequen
 
 
 def has_screen() -> bool:
-    """Whether a browser on this machine would be seen: not on a login node, nor in a container."""
+    """Whether this machine has a screen for a browser; login nodes and containers have none."""
     return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -1,4 +1,4 @@
-"""What a job file is given to: `landscape run`, `pack`, `plan` and `bench`; and `demo`, which has a job of its own."""
+"""The commands that take a job file: `landscape run`, `pack`, `plan` and `bench`; and `demo`, with its own job."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def run(
     accept_origin
         Go on, with a warning that the landscape keeps, where your model has another loss by its own forward pass.
     """
-    given = read_bound_job(job, **given_options(fields))
+    changed = read_bound_job(job, **given_options(fields))
     who.check()
-    return who.compute(given, accept_origin=accept_origin)
+    return who.compute(changed, accept_origin=accept_origin)
 
 
 def pack(
@@ -107,9 +107,9 @@ def pack(
     precision
         {precisions}.
     """
-    from landscape.compute.pack import pack as write
+    from landscape.compute.pack import pack as write_packed
 
-    packed = write(read_bound_job(job, num_samples=num_samples, precision=precision), out)
+    packed = write_packed(read_bound_job(job, num_samples=num_samples, precision=precision), out)
     data = {
         "file": str(packed.path),
         "bytes": packed.size,
@@ -137,12 +137,12 @@ def plan(job: Path, *, run: str | None = None, workers: MaybeWhole = None, json:
     from cluster.commands.planning import plan_job, plan_text
 
     with divert_stdout():
-        found = plan_job(read_bound_job(job, run=run), check_workers(workers))
-    show(found, json, plan_text(found))
+        planned = plan_job(read_bound_job(job, run=run), check_workers(workers))
+    show(planned, json, plan_text(planned))
 
 
 # ----------------------------------------------------------------------------------------------------
-# The demo: train on real digits, compute the landscapes on a local Ray, check and draw them.
+# The demo: train on real digits, compute the landscapes on a local Ray, check them and draw them.
 
 NUM_SAMPLES = 512
 
@@ -168,14 +168,14 @@ def demo(*, out: str = "runs/demo", workers: Whole = 2) -> int:
 
 
 def run_demo(out: Path, workers: int) -> int:
-    """Train, compute, check and draw on this machine; run again, each step resumes where it stopped.
+    """Train, compute, check and draw on this machine; called again, each step resumes where it stopped.
 
     Args:
         out: the run folder, which report and pictures are written to as well.
         workers: how many actors evaluate.
 
     Returns:
-        The exit code: 0, or 4 where something was given up.
+        The exit code: 0, or 4 if points are missing or given up.
     """
     from cluster.commands.analysis import check_all, texts_of
     from landscape.compute.recorded_job import collected_landscapes
@@ -192,19 +192,19 @@ def run_demo(out: Path, workers: int) -> int:
     write_remark(f"2/4 computing its landscapes on a local Ray with {workers} workers")
     job = Job(
         run=str(out.absolute()), problem="landscape.recipes.digits:problem", num_samples=NUM_SAMPLES,
-        # Those that the collector stands for are named here: their origin is the end of training, while that of a job
-        # without landscapes would be the callback's untrained network.
+        # The landscapes of the collector, whose origin is the end of training. In a job without landscapes the origin
+        # would be the callback's untrained network.
         landscapes=collected_landscapes(str(out.absolute())),
     )  # fmt: skip
     code = WorkerOptions(workers=workers).compute(job)
     write_remark("3/4 checking whether their pictures can be trusted")
-    found = check_all(job.run, [each.name for each in job.landscapes])
+    results = check_all(job.run, [landscape.name for landscape in job.landscapes])
     write_remark("4/4 drawing")
     with divert_stdout():
-        written = _draw(out)
-    for path in written:
+        paths = _draw(out)
+    for path in paths:
         put(str(path))
-    put(printable(texts_of(found)))
+    put(printable(texts_of(results)))
     write_remark(f"done in {seconds_text(time.monotonic() - start)}; open {out / 'report.html'}")
     return code if code == PARTIAL else DONE
 
@@ -214,24 +214,24 @@ def _report_epoch(epoch: int, metrics: Mapping[str, float]) -> None:
 
 
 def _draw(out: Path) -> list[Path]:
-    """Write the report, then a PNG per landscape and view where this machine has a Chromium; the paths."""
+    """Write the report, then a PNG per landscape and view if this machine has a Chromium; returns the paths."""
     from cluster.commands.publish import export_run
     from landscape.store.results import open_run
     from landscape.views.figure_spec import FigureSpec
     from landscape.views.report import write_report
 
     write_report(open_run(str(out)), out / "report.html")
-    written = [out / "report.html"]
+    paths = [out / "report.html"]
     try:
         for kind in ("contour", "topographic", "surface"):
-            written += export_run(str(out), [], ["png"], out / "pictures", FigureSpec(kind=kind, log=True))
+            paths += export_run(str(out), [], ["png"], out / "pictures", FigureSpec(kind=kind, log=True))
     except LandscapeError as error:
         write_remark(f"    no PNG pictures: {error}")
-    return written
+    return paths
 
 
 # ----------------------------------------------------------------------------------------------------
-# How fast a job is evaluated, beside a bare forward pass.
+# The speed of a job's evaluation, beside that of a bare forward pass.
 
 
 def bench(
@@ -281,13 +281,13 @@ def bench(
     from landscape.bench.options import options_for
 
     options = options_for(precision or (), engine or (), rounds, search=search, quick=quick, full=full, report=_report)
-    given = read_job_file(job, num_samples=num_samples, batch_size=batch_size, device=device, threads=threads)
-    if not quick and options.precisions and given.precision not in options.precisions:
-        own = given.precision
+    changed = read_job_file(job, num_samples=num_samples, batch_size=batch_size, device=device, threads=threads)
+    if not quick and options.precisions and changed.precision not in options.precisions:
+        own = changed.precision
         raise JobError(f"precision: Ray is measured in the job's own, {own}; name that too, or give --quick")
     with divert_stdout():
-        found = bench_job(given, options, quick=quick)
-    put(json_module.dumps(found, indent=1, allow_nan=False) if json else bench_report(found))
+        measured = bench_job(changed, options, quick=quick)
+    put(json_module.dumps(measured, indent=1, allow_nan=False) if json else bench_report(measured))
 
 
 def _report(text: str) -> None:
@@ -295,52 +295,56 @@ def _report(text: str) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What Ray costs, and what a second worker brings: the same job and tiles serially, with one worker and with two.
+# The cost of Ray, and the gain by a second worker: the same job and tiles serially, with one worker and with two.
 
 TILES, TILE_SECONDS, ROUNDS = 16, 1.2, 3
-MOST_TILES = 256  # where so many are over before a second worker has come, none is coming
-MOST_POINTS = 4000  # of a tile, so that an axis of 16 tiles is one that a job may have
-TRAINED = ("trajectory", "run.json", "history.jsonl")  # what a landscape may be made of, beside the job
+MOST_TILES = 256  # if so many end before a second worker has come, none will come
+MOST_POINTS = 4000  # of a tile, so that 16 tiles fit the longest axis that a job may have
+TRAINED = ("trajectory", "run.json", "history.jsonl")  # files of a training that a landscape may need
 
 
 def bench_job(job: Job, options: BenchOptions, *, quick: bool = False) -> dict[str, Any]:
-    """The measurement without Ray, and unless it is to be quick what Ray adds and how long a user waits."""
+    """Measure the job without Ray; unless quick, also the cost of Ray, and the time that a user waits."""
     from landscape.bench.measure import bench as measure
 
-    found = measure(job, options)
+    measured = measure(job, options)
     if quick:
-        return found
+        return measured
 
     options.report("serial, one worker, two workers")
-    found["ray"] = over_serial(job, found)
+    measured["ray"] = over_serial(job, measured)
     options.report("start-up")
-    return found | {"startup": startup()}
+    return measured | {"startup": startup()}
 
 
 class TooFewTiles(LandscapeError):
-    """A run was over before all of its workers had something to do."""
+    """A run ended before all of its workers had tiles to compute."""
 
 
 class Watch:
-    """An observer that records when each point was done, so that the rate leaves out the start and the tail."""
+    """An observer that records when points were done, for a rate without the start and the end of the run."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
         self._marks: list[tuple[float, int]] = []
 
     def __call__(self, progress: Progress) -> None:
-        # Until all have come, fewer work than are to be measured.
+        # Points are counted once all workers are there.
         new = not self._marks or progress.points_done > self._marks[-1][1]
         if progress.workers >= self._workers and new:
             self._marks.append((time.monotonic(), progress.points_done))
 
     @property
     def points(self) -> int:
-        """How many points were done when the observer was last told of new ones; 0 before all workers were there."""
+        """The number of points done by the last record; 0 before all workers were there."""
         return self._marks[-1][1] if self._marks else 0
 
     def seconds_per_point(self) -> float:
-        """Between the first tile that all were there for and the last before a worker has nothing left to do."""
+        """Seconds per point between the first and the last tile during which all workers had work.
+
+        Raises:
+            TooFewTiles: there are fewer than two such tiles.
+        """
         marks = self._marks[: len(self._marks) - (self._workers - 1)]
         if len(marks) < 2:
             raise TooFewTiles("bench: too few tiles for a rate; give the job more points, or --quick")
@@ -349,14 +353,18 @@ class Watch:
 
 
 def over_serial(job: Job, measured: Mapping[str, Any], rounds: int = ROUNDS) -> dict[str, Any]:
-    """Seconds per point serially, with one worker and with two, each round one after the other; and their ratios."""
-    # Ray takes seconds to import, which a quick measurement does not need.
+    """Measure seconds per point serially, with one worker and with two, by rounds; and the ratios of these.
+
+    Raises:
+        TooFewTiles: even with the most tiles, one worker had done all before the other one came.
+    """
+    # Imported here, since Ray takes seconds to import, and a quick measurement does not need it.
     from cluster.driver.driver import run as run_on_ray
     from cluster.runtime.session import ray_session
     from landscape.bench.yardsticks import quotient
     from landscape.compute.serial import run as run_serially
 
-    precision = next(each for each in measured["precisions"] if each["precision"] == job.precision)
+    precision = next(row for row in measured["precisions"] if row["precision"] == job.precision)
     engine, batch_size, seconds = _chosen(precision)
     tiles, times = TILES, list[dict[str, float]]()
     with tempfile.TemporaryDirectory(prefix="ll") as folder, ray_session(job, None, 2):
@@ -371,7 +379,7 @@ def over_serial(job: Job, measured: Mapping[str, Any], rounds: int = ROUNDS) -> 
             try:
                 times.append({name: watch.seconds_per_point() for name, watch in watches.items()})
             except TooFewTiles:
-                # On a busy machine the second worker may come when the first has done all: again, and longer.
+                # On a busy machine the first worker may have done all before the second one comes: again, with more.
                 tiles *= 2
                 if tiles > MOST_TILES:
                     raise
@@ -382,22 +390,22 @@ def over_serial(job: Job, measured: Mapping[str, Any], rounds: int = ROUNDS) -> 
 
 
 def _chosen(precision: Mapping[str, Any]) -> tuple[str, int, float]:
-    """The engine that a run would use, its batches, and what a point costs with it."""
-    rows = [each for each in precision["engines"] if "failed" not in each]
-    best = next((each for each in rows if each["chosen"]), rows[0])
+    """The engine that a run would use, its batch size, and its seconds per point."""
+    rows = [row for row in precision["engines"] if "failed" not in row]
+    best = next((row for row in rows if row["chosen"]), rows[0])
     return best["engine"], best["batch_size"], best["seconds_per_point"]
 
 
 def stretch(job: Job, engine: str, batch_size: int, seconds: float, tiles: int = TILES) -> tuple[Job, int]:
-    """The job's first landscape with few points in tiles that cost about a second; and the points of such a tile."""
+    """The job of its first landscape with few points, in tiles of about a second; and the points of such a tile."""
     from landscape.compute.prepare import prepare
     from landscape.core.validation import MAX_SIZE
     from landscape.job.landscape import Landscape
 
-    begun_by = prepare(job).landscapes[0].record.job
-    assert begun_by is not None, "a prepared landscape has the job that it is of"
-    given = begun_by.landscapes[0]
-    axes = len(given["directions"])
+    recorded = prepare(job).landscapes[0].record.job
+    assert recorded is not None, "a prepared landscape has a job"
+    spec = recorded.landscapes[0]
+    axes = len(spec["directions"])
     points = max(1, min(MOST_POINTS, math.ceil(TILE_SECONDS / seconds)))
     if axes == 1:
         size = [max(3, min(MAX_SIZE, points * tiles))]
@@ -405,84 +413,86 @@ def stretch(job: Job, engine: str, batch_size: int, seconds: float, tiles: int =
         width = max(3, points)
         rows = max(3, math.ceil(tiles / math.ceil(width / points) / 3 ** (axes - 2)))
         size = [width, rows, *[3] * (axes - 2)]
-    part = Landscape(**{**given, "size": size})
+    part = Landscape(**{**spec, "size": size})
     tile = (min(points, size[0]), *[1] * (axes - 1))
     changed = job.replace(landscapes=(part,), tile=tile, engine=engine, batch_size=batch_size)
     return changed, tile[0]
 
 
 def _run_folder(job: Job, folder: Path) -> Path:
-    """A run of its own that sees what training left in the job's."""
+    """Make a run folder with links to the training files of the job's run."""
     folder.mkdir()
     for name in TRAINED:
-        there = Path(job.run_path) / name
-        if there.exists():
-            (folder / name).symlink_to(there)
+        file = Path(job.run_path) / name
+        if file.exists():
+            (folder / name).symlink_to(file)
     return folder
 
 
-def bench_report(found: Mapping[str, Any]) -> str:
+def bench_report(measured: Mapping[str, Any]) -> str:
     """The whole measurement as lines."""
     from landscape.bench.__main__ import aligned, bench_text, ratio_text
 
-    parts = [bench_text(found)]
-    if "ray" in found:
-        ray = found["ray"]
+    parts = [bench_text(measured)]
+    if "ray" in measured:
+        ray = measured["ray"]
         parts.append(
             f"Ray, one worker over serial: {ratio_text(ray['one_over_serial'])}; two workers over one: "
             f"{ratio_text(ray['two_over_one'])} ({len(ray['rounds'])} rounds, tiles of {ray['tile_points']} points, "
             f"{ray['engine']}, without start-up)"
         )
-    if "startup" in found:
-        parts.append("\n".join(aligned(_startup_rows(found["startup"]))))
+    if "startup" in measured:
+        parts.append("\n".join(aligned(_startup_rows(measured["startup"]))))
     return "\n\n".join(parts)
 
 
-def _startup_rows(found: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
-    resume = found["resume"]
+def _startup_rows(seconds: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
+    resume = seconds["resume"]
     return [
         ("from the prompt to", "seconds"),
-        ("first tile, landscape run", f"{found['ray']['first_tile']:.2f}"),
-        ("first tile, landscape run --serial", f"{found['serial']['first_tile']:.2f}"),
-        ("landscape --help", f"{found['help']:.2f}"),
+        ("first tile, landscape run", f"{seconds['ray']['first_tile']:.2f}"),
+        ("first tile, landscape run --serial", f"{seconds['serial']['first_tile']:.2f}"),
+        ("landscape --help", f"{seconds['help']:.2f}"),
         (f"resume of {resume['points']} finished points", f"{resume['ray']:.2f}"),
         (f"resume of {resume['points']} finished points, --serial", f"{resume['serial']:.2f}"),
     ]
 
 
 # ----------------------------------------------------------------------------------------------------
-# How long a user waits: from the shell prompt to the first committed tile, for the help, for a finished run.
+# The time that a user waits: for the first committed tile, for the help, for a finished run.
 #
-# Real commands in a temporary folder, with a problem whose points cost next to nothing: what is left is the system.
+# Real commands run in a temporary folder. The points of their problem cost almost nothing: the system is measured.
 
 COMMAND = (sys.executable, "-m", "cluster")
 NAME = "bench"
-LONGEST = 300.0  # seconds: a command that takes longer is taken for hung
+LONGEST = 300.0  # seconds; a command that takes longer counts as hung
 LOOK_SECONDS = 0.01
 FINISHED_SIZE = 256
 
 
 def startup(finished_size: int = FINISHED_SIZE) -> dict[str, Any]:
-    """Seconds to the first tile and to the end of a small job, of the help, and of a run that is finished."""
+    """Seconds to the first tile and to the end of a small job; of the help; and of a run that is already finished."""
     from landscape.core.devices import cores
 
     with tempfile.TemporaryDirectory(prefix="ll") as name:
         folder = Path(name)
         small = write_job(folder, "small", 16)
-        # Many points at once, since it is the time of a finished run that is asked for.
+        # Many points at once, since only the time of the finished run is measured.
         finished = write_job(folder, "finished", finished_size, engine="vmap:64")
-        found: dict[str, Any] = {"help": _whole(["--help"])}
-        found["serial"] = first_tile(["run", str(small), "--serial", "--run", str(folder / "a")], folder / "a")
-        asked = f"--workers={cores()}"  # else so small a job would start no Ray
-        found["ray"] = first_tile(["run", str(small), asked, "--run", str(folder / "b")], folder / "b")
+        seconds: dict[str, Any] = {"help": _time_command(["--help"])}
+        seconds["serial"] = first_tile(["run", str(small), "--serial", "--run", str(folder / "a")], folder / "a")
+        workers = f"--workers={cores()}"  # without this, so small a job starts no Ray
+        seconds["ray"] = first_tile(["run", str(small), workers, "--run", str(folder / "b")], folder / "b")
         again = ["run", str(finished), "--serial"]
-        found["computing"] = _whole(again)
-        found["resume"] = {"points": finished_size**2, "serial": _whole(again), "ray": _whole(again[:-1])}
-        return found
+        seconds["computing"] = _time_command(again)
+        seconds["resume"] = {
+            "points": finished_size**2, "serial": _time_command(again), "ray": _time_command(again[:-1])
+        }  # fmt: skip
+        return seconds
 
 
 def write_job(folder: Path, name: str, size: int, **fields: Any) -> Path:
-    """A job file of the tiny problem, the run beside it under the same name."""
+    """Write a job file of the tiny problem, with its run beside it under the same name."""
     import yaml
 
     landscape = {"name": NAME, "size": size}
@@ -492,36 +502,40 @@ def write_job(folder: Path, name: str, size: int, **fields: Any) -> Path:
 
 
 def first_tile(words: Sequence[str], run: Path) -> dict[str, float]:
-    """Seconds until a tile's status, which is written last, is in the run; and until the command has ended."""
+    """Run a command; the seconds until a tile's status, which is written last, is in the run; and until the end.
+
+    Raises:
+        LandscapeError: the command failed, or wrote no tile in time.
+    """
     chunks = run / "landscapes.zarr" / NAME / "status" / "c"
     start = time.monotonic()
     process = subprocess.Popen([*COMMAND, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    found: dict[str, float] = {}
+    tile_seconds: float | None = None
     try:
-        while process.poll() is None and "first_tile" not in found:
+        while process.poll() is None and tile_seconds is None:
             if time.monotonic() - start > LONGEST:
                 raise LandscapeError(f"bench: `landscape {words[0]}` has written no tile in {LONGEST:g} s")
-            if any(each.is_file() for each in chunks.rglob("*")):
-                found["first_tile"] = time.monotonic() - start
+            if any(file.is_file() for file in chunks.rglob("*")):
+                tile_seconds = time.monotonic() - start
             time.sleep(LOOK_SECONDS)
-        _, told = process.communicate(timeout=LONGEST)
+        _, stderr = process.communicate(timeout=LONGEST)
     finally:
         if process.poll() is None:
             process.kill()
             process.wait()
-    _check(process.returncode, words, told)
+    _check(process.returncode, words, stderr)
     seconds = time.monotonic() - start
-    return {"first_tile": found.get("first_tile", seconds), "end": seconds}
+    return {"first_tile": seconds if tile_seconds is None else tile_seconds, "end": seconds}
 
 
-def _whole(words: Sequence[str]) -> float:
+def _time_command(words: Sequence[str]) -> float:
     start = time.monotonic()
     done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=LONGEST, check=False)
     _check(done.returncode, words, done.stderr)
     return time.monotonic() - start
 
 
-def _check(code: int | None, words: Sequence[str], told: str) -> None:
+def _check(code: int | None, words: Sequence[str], stderr: str) -> None:
     if code != 0:
-        last = (told.strip().splitlines() or ["nothing was said"])[-1]
+        last = (stderr.strip().splitlines() or ["nothing was said"])[-1]
         raise LandscapeError(f"bench: `landscape {words[0]}` ended with code {code}: {last[:200]}")

@@ -1,4 +1,4 @@
-"""Runs: `landscape init`, `list`, `status`, `validate`, `import`, `rename`, `rm`; and `extend` and `refine` of them."""
+"""The commands `landscape init`, `list`, `status`, `validate`, `import`, `rename`, `rm`, `extend` and `refine`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def list_text(rows: list[dict[str, Any]]) -> str:
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    names = [each["name"] for each in row["landscapes"] or []]
+    names = [landscape["name"] for landscape in row["landscapes"] or []]
     age = row["age_seconds"]
     return (
         flat(row["name"]),
@@ -63,7 +63,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def state_text(row: dict[str, Any]) -> str:
-    """The state of a run's landscapes; of one without any that of its training, which is also told while it runs."""
+    """The state of a run's landscapes, and of a training that is running; without landscapes that of the training."""
     if row["state"] == "empty" and row["training"]:
         return f"training {row['training']}"
     return f"{row['state']}, training" if row["training"] == "running" else str(row["state"])
@@ -75,7 +75,7 @@ def age_text(seconds: float) -> str:
 
 
 def size_text(count: int | None) -> str:
-    """A number of bytes in the largest unit of which there is one.
+    """A number of bytes in the largest unit of which it has at least one.
 
     >>> size_text(1536)
     '1.5 KiB'
@@ -117,11 +117,11 @@ def import_(
     """
     from landscape.model.checkpoint_import import import_checkpoints
 
-    found = import_checkpoints(checkpoints, run, unit, order=order, overwrite=overwrite)
-    lines = [f"{each.source} -> {found.unit} {each.number}" for each in found.snapshots]
+    trajectory = import_checkpoints(checkpoints, run, unit, order=order, overwrite=overwrite)
+    lines = [f"{snapshot.source} -> {trajectory.unit} {snapshot.number}" for snapshot in trajectory.snapshots]
     for line in lines if len(lines) <= 40 else [*lines[:20], f"… {len(lines) - 40} more …", *lines[-20:]]:
         write_remark(line, "imported")
-    last = f"; {found.unit} {found.numbers[-1]} is the end" if len(lines) > 1 else ""
+    last = f"; {trajectory.unit} {trajectory.numbers[-1]} is the end" if len(lines) > 1 else ""
     write_remark(f"{len(lines)} snapshot{'s' * (len(lines) > 1)} in {run}{last}; next: a job with `trajectory: all`")
 
 
@@ -162,9 +162,9 @@ def init(folder: Path = Path()) -> None:
     from importlib.resources import files
 
     names = ("job.yaml", "my_problem.py")
-    there = [name for name in names if (folder / name).exists()]
-    if there:
-        raise JobError(f"folder: {quoted(str(folder))} already holds {' and '.join(there)}; name another folder")
+    existing = [name for name in names if (folder / name).exists()]
+    if existing:
+        raise JobError(f"folder: {quoted(str(folder))} already holds {' and '.join(existing)}; name another folder")
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         template = files("cluster.commands").joinpath("templates", name).read_text()
@@ -215,7 +215,7 @@ def rm(run: str, *names: str, yes: Annotated[bool, Parameter(name=["--yes", "-y"
         raise JobError("names: must name one landscape or more; `landscape status RUN` lists them")
     if not yes and not sys.stdin.isatty():
         raise JobError("yes: is needed where nobody can be asked; give --yes to remove without asking")
-    removed = remove_landscapes(run, names, (lambda path, asked: True) if yes else _ask)
+    removed = remove_landscapes(run, names, (lambda path, names: True) if yes else _ask)
     if not removed:
         write_remark("nothing was removed")
         return FAILED
@@ -225,16 +225,16 @@ def rm(run: str, *names: str, yes: Annotated[bool, Parameter(name=["--yes", "-y"
 
 
 def _ask(run: str, names: list[str]) -> bool:
-    """Ask on stderr, as stdout carries data alone; no answer is a no."""
+    """Ask on stderr, since stdout is for data; no answer means no."""
     from landscape.store.landscape import LandscapeStore
 
     stores = [LandscapeStore.find(run, name) for name in names]
-    listed = [_described(name, store) for name, store in zip(names, stores, strict=True)]
-    print(f"remove {', '.join(listed)} from {flat(run)}? [y/N] ", end="", file=sys.stderr, flush=True)
+    parts = [_describe(name, store) for name, store in zip(names, stores, strict=True)]
+    print(f"remove {', '.join(parts)} from {flat(run)}? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _described(name: str, store: object) -> str:
+def _describe(name: str, store: object) -> str:
     shape = getattr(store, "shape", ())
     return f"{flat(name)} ({' × '.join(map(str, reversed(shape)))} points)" if shape else f"{flat(name)} (half made)"
 
@@ -272,7 +272,7 @@ def status(
     if names_a_job(run):
         return show_job()
     try:
-        found = run_status(run)
+        run_state = run_status(run)
     except LandscapeError as error:
         if "/" in run or os.path.isfile(run):
             raise
@@ -284,8 +284,8 @@ def status(
             f"{quoted(run)} is no run here, nor a job that was sent from here; name the run's folder or URL, or give "
             "the job's --address"
         ) from None
-    show(found, json, status_text(found))
-    return DONE if is_readable(found) else FAILED
+    show(run_state, json, status_text(run_state))
+    return DONE if is_readable(run_state) else FAILED
 
 
 def validate(run: str, *, json: Json = False) -> int:
@@ -298,15 +298,15 @@ def validate(run: str, *, json: Json = False) -> int:
     """
     from cluster.runtime.status import validate_run, validation_text
 
-    found = validate_run(run)
-    show(found, json, validation_text(found))
-    return FAILED if found["damaged"] else DONE
+    validation = validate_run(run)
+    show(validation, json, validation_text(validation))
+    return FAILED if validation["damaged"] else DONE
 
 
 # ----------------------------------------------------------------------------------------------------
-# More of a landscape, with every value that is known.
+# More of a landscape: samples, observables, a wider range, a finer grid; every stored value is kept.
 
-TYPED = {"num_samples": "samples", "observables": "observable", "ranges": "range"}
+OPTION_NAMES = {"num_samples": "samples", "observables": "observable", "ranges": "range"}
 
 
 def extend(
@@ -346,7 +346,7 @@ def extend(
     from landscape.compute.extend import More, steps_left
     from landscape.compute.extend import extend as extend_landscape
 
-    with _named_as_typed():
+    with _name_options():
         more = More(samples, tuple(observable or ()), None if range is None else _ranges(range))
         if plan:
             from cluster.commands.planning import extension_text, plan_extension
@@ -368,15 +368,15 @@ def extend(
 
 
 @contextmanager
-def _named_as_typed() -> Iterator[None]:
-    """Have errors name what the user has typed, where `landscape.extend` calls it otherwise."""
+def _name_options() -> Iterator[None]:
+    """Let errors of `landscape.extend` name the options of the command instead of its own arguments."""
     try:
         yield
     except JobError as error:
         field, _, rest = str(error).partition(": ")
-        if field not in TYPED:
+        if field not in OPTION_NAMES:
             raise
-        raise type(error)(f"{TYPED[field]}: {rest}") from error.__cause__
+        raise type(error)(f"{OPTION_NAMES[field]}: {rest}") from error.__cause__
 
 
 def _ranges(text: str) -> Sequence[tuple[float, float]]:
@@ -388,7 +388,7 @@ def _ranges(text: str) -> Sequence[tuple[float, float]]:
 
 
 def _pairs(text: str) -> list[tuple[float, float]]:
-    """The pairs of `LOW,HIGH,LOW,HIGH,…`; none where it is something else."""
+    """The pairs of `LOW,HIGH,LOW,HIGH,…`; none for any other text."""
     try:
         ends = [float(part) for part in text.split(",")]
         return list(zip(ends[::2], ends[1::2], strict=True))

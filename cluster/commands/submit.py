@@ -1,4 +1,4 @@
-"""What may be sent to a cluster: `landscape submit`, and `train`, which also trains here; `logs` and `cancel` of it."""
+"""The commands for jobs on a cluster: `landscape submit`, `logs`, `cancel`; and `train`, which also trains here."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 Target = Literal["ray", "kuberay", "slurm"]
-# The options of what is not given.
+# The defaults of the options.
 DEFAULTS, RAY, KUBERAY, SLURM = SubmitOptions(), RayTarget(), KubeRayTarget(), SlurmTarget()
 
 
@@ -66,19 +66,23 @@ def submit(
 
     targets: dict[str, RayTarget | KubeRayTarget | SlurmTarget] = {"ray": ray, "kuberay": kuberay, "slurm": slurm}
     refuse_options_of_others(target, targets)
-    given = read_job(job, run=what.run)
-    bind(run=given.run_path)
-    asked = what.of_job(target, given)
-    refuse_settings(given, target, asked.gpus_per_worker, asked.cpus_per_worker, slurm.nodes)
-    return targets[target].send(asked, given, job)
+    parsed = read_job(job, run=what.run)
+    bind(run=parsed.run_path)
+    options = what.of_job(target, parsed)
+    refuse_settings(parsed, target, options.gpus_per_worker, options.cpus_per_worker, slurm.nodes)
+    return targets[target].send(options, parsed, job)
 
 
 def refuse_options_of_others(target: str, targets: dict[str, RayTarget | KubeRayTarget | SlurmTarget]) -> None:
-    """An option of another target would be ignored silently."""
+    """Refuse options of other targets, which would be ignored silently.
+
+    Raises:
+        JobError: such an option is given.
+    """
     for name, options in targets.items():
-        given = list(given_options(options))
-        if name != target and given:
-            raise JobError(f"{given[0]}: serves --target {name} only, not {target}; leave it out, or name that target")
+        names = list(given_options(options))
+        if name != target and names:
+            raise JobError(f"{names[0]}: serves --target {name} only, not {target}; leave it out, or name that target")
 
 
 def cancel(identifier: str, *, address: str | None = None, allow_open: Flag = False) -> int:
@@ -94,9 +98,9 @@ def cancel(identifier: str, *, address: str | None = None, allow_open: Flag = Fa
         Also talk to a cluster that is not on this machine and asks for no token.
     """
     client = connect_to(identifier, address, allow_open, "cancel")
-    ended = ray_jobs.cancel(client, identifier)
+    state = ray_jobs.cancel(client, identifier)
     keep_address(identifier, address, allow_open)
-    print(f"{identifier} {ended.lower()}", flush=True)
+    print(f"{identifier} {state.lower()}", flush=True)
     return 0
 
 
@@ -124,13 +128,13 @@ def logs(
         Also talk to a cluster that is not on this machine and asks for no token.
     """
     if rank is not None:
-        return _of_rank(identifier, rank, follow, address)
+        return _rank_log(identifier, rank, follow, address)
     if os.path.isdir(identifier) or "://" in identifier:
         raise JobError(
             f"rank: must be given for the log of a training, as {quoted(identifier)} is a run; give --rank 0"
         )
     client = connect_to(identifier, address, allow_open, "logs")
-    info(client, identifier)  # raises where the cluster has no such job
+    info(client, identifier)  # raises if the cluster has no such job
     keep_address(identifier, address, allow_open)
     if follow:
         return follow_to_end(identifier, lambda: ray_jobs.follow(client, identifier, _write))
@@ -138,7 +142,8 @@ def logs(
     return 0
 
 
-def _of_rank(run: str, rank: int, follow: bool, address: str | None) -> int:
+def _rank_log(run: str, rank: int, follow: bool, address: str | None) -> int:
+    """Print the log of a rank, or follow it until the training ends."""
     from cluster.training.report import follow_log, read_log
     from landscape.core.lock import training_alive
 
@@ -158,22 +163,22 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-IDENTIFIER = re.compile(r"landscape-[a-z0-9-]+-[0-9a-f]{8}-\d+|raysubmit_\w+")  # ours, and those that Ray makes
+IDENTIFIER = re.compile(r"landscape-[a-z0-9-]+-[0-9a-f]{8}-\d+|raysubmit_\w+")  # of our jobs, and those that Ray makes
 
 
 def names_a_job(text: str) -> bool:
-    """Whether an argument is a job's identifier: no folder and no URL, and known, or of the form that submit gives."""
-    if "://" in text or "/" in text or os.path.exists(text):  # false also of what no file system takes
+    """Whether an argument is a job's identifier: no path or URL, and either a job sent from here or of this form."""
+    if "://" in text or "/" in text or os.path.exists(text):  # false also for a text that no file system accepts
         return False
     return IDENTIFIER.fullmatch(text) is not None or recall(text) is not None
 
 
 def job_status(identifier: str, address: str | None, allow_open: bool) -> dict[str, Any]:
-    """What the cluster says of a job, and the status of its run where that can be read from here.
+    """The state of a job by its cluster, and the status of its run if that can be read from here.
 
     Raises:
-        ClusterUnreachableError, NotFoundError, LandscapeError: the cluster, or its tool, does not tell, and the run
-            is not here either.
+        ClusterUnreachableError, NotFoundError, LandscapeError: the cluster, or its tool, gives no state. If it is a Ray
+            cluster and the run can be read, nothing is raised.
     """
     known = recall(identifier)
     if known is None or known.target == "ray" or address is not None:
@@ -184,7 +189,7 @@ def job_status(identifier: str, address: str | None, allow_open: bool) -> dict[s
             run = _run_status(known.run) if known else None
             if known is None or run is None:
                 raise
-            # The job's state is lost with its head; the run can still be read from here.
+            # Without its head the state of the job is unknown, but the run can still be read.
             state = "UNREACHABLE" if isinstance(error, ClusterUnreachableError) else "UNKNOWN"
             job = job_state(identifier, "ray", known.address, state, since=None, exit_code=None,
                        message=str(error), run=known.run)  # fmt: skip
@@ -199,7 +204,7 @@ def job_status(identifier: str, address: str | None, allow_open: bool) -> dict[s
 
 
 def _run_status(run: str) -> dict[str, Any] | None:
-    """The status of the run; None where it lies on a disk that is not here, or is not begun."""
+    """The status of a run; None if it is on a disk that is not here, or not begun."""
     from cluster.runtime.status import run_status
 
     if not run or ("://" not in run and not os.path.isdir(run)):
@@ -210,11 +215,11 @@ def _run_status(run: str) -> dict[str, Any] | None:
         return None
 
 
-def job_status_text(found: dict[str, Any], now: float | None = None) -> str:
-    """The state in a line, then what is known beside it, then the run's own status."""
+def job_status_text(status: dict[str, Any], now: float | None = None) -> str:
+    """The status of a job as lines: its state, its command and message, and the status of its run."""
     from cluster.runtime.status import status_text
 
-    job = found["job"]
+    job = status["job"]
     since = ""
     if job["since"]:
         moment = datetime.fromisoformat(job["since"])
@@ -223,17 +228,17 @@ def job_status_text(found: dict[str, Any], now: float | None = None) -> str:
     code = "" if job["exit_code"] is None else f", exit code {job['exit_code']}"
     place = f" at {job['place']}" if job["place"] else ""
     lines = [f"job {job['id']} on {job['target']}{place}: {job['state']}{since}{code}"]
-    told = {"command": job["entrypoint"], "it says": job["message"]}
-    lines += [f"  {name}: {text}" for name, text in told.items() if text]
-    if found["run"] is not None:
-        lines.append(status_text(found["run"]))
+    details = {"command": job["entrypoint"], "it says": job["message"]}
+    lines += [f"  {name}: {text}" for name, text in details.items() if text]
+    if status["run"] is not None:
+        lines.append(status_text(status["run"]))
     elif job["run"]:
         lines.append(f"run {job['run']}: not to be read from here, or not begun")
     return "\n".join(lines)
 
 
 # ----------------------------------------------------------------------------------------------------
-# A training: here, on workers, or sent.
+# A training: in this process, on workers, or sent to a cluster.
 
 
 @dataclass(frozen=True)
@@ -255,7 +260,7 @@ class TrainWhere:
         """Refuse options that contradict each other.
 
         Raises:
-            JobError: this process is to train alone, and workers are asked for; or there cannot be so many.
+            JobError: `serial` is given with workers or a cluster, or the number of workers is out of range.
         """
         if self.serial and (self.workers not in (None, 1) or self.address):
             raise JobError("serial: trains in this process alone; leave out workers and address")
@@ -273,30 +278,30 @@ class TrainSending(SendingOptions):
 
     @property
     def is_asked(self) -> bool:
-        """Whether the training is sent, or what would be sent is printed."""
+        """Whether the training is sent, or the text that would be sent is printed."""
         return self.target is not None or self.dry_run
 
     def check(self, targets: dict[str, RayTarget | KubeRayTarget | SlurmTarget]) -> None:
         """Refuse options that would be ignored.
 
         Args:
-            targets: the options of each that may be sent to.
+            targets: the options of each target.
 
         Raises:
-            JobError: names one that serves --target alone, which is not given.
+            JobError: an option that only serves --target is given without it.
         """
         if self.target is None:
             refuse_options_of_others("ray", targets)
-        given = list(given_options(self))
-        if given and not self.is_asked:
-            raise JobError(f"{given[0]}: serves --target only; leave it out, or name a target")
+        names = list(given_options(self))
+        if names and not self.is_asked:
+            raise JobError(f"{names[0]}: serves --target only; leave it out, or name a target")
 
 
 @dataclass(frozen=True)
 class TrainScaling:
-    """Measuring how several ranks speed a training up, instead of training."""
+    """A measurement of how several ranks speed a training up, instead of the training."""
 
-    # Not `scaling`, which is an option of lenet-mnist: what is the command's own, it does not hand on.
+    # Not named `scaling`, which is an option of the recipe lenet-mnist: the command does not pass on its own options.
     measure_workers: str | None = None
     """Numbers of workers, such as 1,2,4: measures the same global batch with each."""
     measure_steps: Whole = 20
@@ -304,7 +309,7 @@ class TrainScaling:
 
     @property
     def is_asked(self) -> bool:
-        """Whether something is to be measured."""
+        """Whether the scaling is measured."""
         return self.measure_workers is not None
 
     @property
@@ -312,7 +317,7 @@ class TrainScaling:
         """The numbers of workers.
 
         Raises:
-            JobError: they are none, or one stands there twice.
+            JobError: the text is no list of numbers, or has a number twice.
         """
         parts = [part.strip() for part in (self.measure_workers or "").split(",")]
         if not all(part.isdecimal() for part in parts):
@@ -323,10 +328,10 @@ class TrainScaling:
         return numbers
 
     def check(self, where: TrainWhere, sending: TrainSending, run: str | None) -> None:
-        """Refuse what a measurement would ignore.
+        """Refuse options that a measurement would ignore.
 
         Raises:
-            JobError: says what.
+            JobError: such an option is given.
         """
         if not self.is_asked:
             return
@@ -388,17 +393,17 @@ def train(
     scaling.check(where, sending, run)
     if run is None and not scaling.is_asked:
         raise JobError("run: must name a folder or URL for the training; give --run")
-    given = read_words(options)
+    function_options = read_words(options)
     job = make_job(
-        what, "." if run is None else run, given, texts=True, own=own_options(), seed=seed, folder=folder,
+        what, "." if run is None else run, function_options, texts=True, own=own_options(), seed=seed, folder=folder,
         workers=where.workers, gpus_per_worker=where.gpus_per_worker,
     )  # fmt: skip
     if scaling.is_asked:
         return _measure(job, where, scaling, json)
     bind(run=job.run_path)
     if sending.is_asked:
-        words = [*(["--overwrite"] if overwrite else []), *([f"--seed={seed}"] if seed else []), *_words(given)]
-        return _send(job, tuple(words), where, sending, kuberay, slurm)
+        own_words = [*(["--overwrite"] if overwrite else []), *([f"--seed={seed}"] if seed else [])]
+        return _send(job, (*own_words, *_words(function_options)), where, sending, kuberay, slurm)
     return _train(job, where, overwrite, json)
 
 
@@ -406,21 +411,21 @@ def _list_options(what: str, folder: Path | None, as_json: bool) -> int:
     from cluster.training.options import describe_options, named_function, option_lines
 
     function = named_function(what, folder)
-    described = describe_options(function, function.load(), own_options())
-    show(described, as_json, "\n".join(option_lines(described)))
+    descriptions = describe_options(function, function.load(), own_options())
+    show(descriptions, as_json, "\n".join(option_lines(descriptions)))
     return 0
 
 
 def own_options() -> list[str]:
     """The names of the command's own options, which no option of a function may have."""
     groups = (TrainWhere, TrainSending, TrainScaling, KubeRayTarget, SlurmTarget)
-    own = [each.name for group in groups for each in fields(group)]
+    own = [entry.name for group in groups for entry in fields(group)]
     return [*own, "run", "overwrite", "folder", "list_options", "json"]
 
 
-def _words(given: dict[str, str]) -> list[str]:
-    """The options of a function as words of a command again."""
-    return [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+def _words(options: dict[str, str]) -> list[str]:
+    """The options of a function as words of a command."""
+    return [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
 
 
 def _train(job: TrainingJob, where: TrainWhere, overwrite: bool, as_json: bool) -> int:
@@ -449,7 +454,7 @@ def _measure(job: TrainingJob, where: TrainWhere, scaling: TrainScaling, as_json
         measured = measure_scaling(
             job, scaling.numbers, scaling.measure_steps, address=where.address, allow_open=where.allow_open
         )
-    show([asdict(each) for each in measured], as_json, scaling_text(measured))
+    show([asdict(speed) for speed in measured], as_json, scaling_text(measured))
     return 0
 
 
@@ -471,7 +476,7 @@ def _send(
     ray = RayTarget(address=where.address, detach=sending.detach, allow_open=where.allow_open)
     targets: dict[str, Any] = {"ray": ray, "kuberay": kuberay, "slurm": slurm}
     refuse_options_of_others(target, targets)
-    common = {each.name: getattr(sending, each.name) for each in fields(SendingOptions)}
-    asked = SubmitOptions(run=job.run, workers=where.workers, gpus_per_worker=where.gpus_per_worker, **common)
+    common = {entry.name: getattr(sending, entry.name) for entry in fields(SendingOptions)}
+    options = SubmitOptions(run=job.run, workers=where.workers, gpus_per_worker=where.gpus_per_worker, **common)
     sent = SentTraining(job.what.name, job.folder, job.run, words)
-    return int(targets[target].send(asked, sent, job.folder / "job"))
+    return int(targets[target].send(options, sent, job.folder / "job"))
