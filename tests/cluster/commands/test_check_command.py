@@ -100,4 +100,4 @@ def test_a_landscape_whose_callback_is_gone_is_not_judged(place, call, monkeypat
     assert code == 4
     assert "plane: can this picture be trusted? not judged: its network could not be evaluated" in text
     assert "No module named 'nothing_of_this_name'" in text
-    assert "--problem and --folder name the callback" in text
+    assert "name it by --problem and --folder" in text
