@@ -259,10 +259,6 @@ class Density:
     nodes: Floats
     weights: Floats
 
-    def moment(self, power: int) -> Floats:
-        """Σ wₖ·θₖ^power of each run, [runs]: each is an unbiased estimate of tr(H^power)/P."""
-        return np.asarray((self.weights * self.nodes**power).sum(1), np.float64)
-
     def smooth(self, places: Floats, width: float) -> Floats:
         """φ at some places, each node smoothed to a normal density of standard deviation `width`, for drawing."""
         distance = (places[:, None] - self.nodes.reshape(1, -1)) / width

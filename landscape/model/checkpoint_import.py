@@ -87,6 +87,8 @@ def numbers_from_names(files: Sequence[Path], unit: Unit | None = None) -> Numbe
         Numbers(numbers=(0, 60), unit='step', source='name')
         >>> numbers_from_names([Path("epoch=1-step=390.ckpt"), Path("epoch=2-step=780.ckpt")])
         Numbers(numbers=(390, 780), unit='step', source='name')
+        >>> numbers_from_names([Path("step=7.ckpt")]), numbers_from_names([Path("run/lenet5.pt")])
+        (Numbers(numbers=(7,), unit='step', source='name'), None)
     """
     for level in range(LEVELS):
         names = [_name(file, level) for file in files]

@@ -51,8 +51,8 @@ class SampleLosses:
 
     >>> stored = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
     >>> losses = SampleLosses("bowl", (2, 2, 3), (1, 2, 3), lambda index: stored[index[:1]][None], {})
-    >>> losses.shape, losses[1, 0]
-    ((2, 2, 3), array([6., 7., 8.], dtype=float32))
+    >>> losses.shape, losses.nbytes, losses[1, 0]
+    ((2, 2, 3), 48, array([6., 7., 8.], dtype=float32))
     """
 
     dtype = np.dtype(np.float32)

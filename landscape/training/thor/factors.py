@@ -401,6 +401,8 @@ class Damping:
 
     >>> Damping(0.04).shifts((8.0, 2.0), (2, 2)), Damping(0.04, balanced=True).shifts((8.0, 2.0), (2, 2))
     ((0.2, 0.2), (0.4, 0.1))
+    >>> Damping(0.04, balanced=True).shifts((8.0, 0.0), (2, 2))  # no mean to balance
+    (0.2, 0.2)
     """
 
     value: float

@@ -253,6 +253,19 @@ def test_two_errors_and_two_sets_of_runs():
     assert welch([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]).mean == 0
 
 
+def test_the_interval_over_draws_is_taken_back_to_their_error_beside_that_over_samples(tmp_path, parts):
+    """A half-width of t(15)·e has the error e, and both together are their root of squares."""
+    runs = two_runs(tmp_path, parts, 0.1)
+    for run, value, stderr, error in zip(runs, (10.0, 13.0), (0.3, None), (0.4, 1.2), strict=True):
+        entry, half = document.read(run).entries["epoch 1"], 2.1314495 * error
+        row = MeasureRow(value, stderr, value - half, value + half, 16)
+        document.add(run, SETTINGS, replace(entry, rows=entry.rows | {"trace": row}), {})
+    found = compare(*map(targets_of, runs)).rows["trace"]
+    expected = of_errors(3.0, 0.5, 1.2, (15, 15))
+    assert found.difference == 3.0
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
 def test_no_difference_is_claimed_from_a_bound(tmp_path, parts):
     runs = list(two_runs(tmp_path, parts, 0.1))
     broken = document.read(runs[1]).entries["epoch 1"]
