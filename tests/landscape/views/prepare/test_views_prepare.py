@@ -35,14 +35,6 @@ def test_the_surface_is_not_changed(make: ModuleType) -> None:
         np.testing.assert_array_equal(surface.observables[name], values)
 
 
-def test_without_errors_of_rises_a_difference_is_held_against_the_sum_of_both_errors(make: ModuleType) -> None:
-    surface = make.with_record(make.quadratic(41, 31), origin_loss=0.1, origin_loss_stderr=0.01)
-    expected = np.minimum(np.abs(surface.loss - 0.1) / (2 * (surface.stderr() + 0.01)), 10.0)
-    difference = prepare_figure(surface, uncertainty=True).difference
-    assert difference is not None
-    np.testing.assert_allclose(difference, expected, rtol=1e-6)
-
-
 def test_logarithm_of_zero_is_a_marked_hole_not_a_low_value(make: ModuleType) -> None:
     data = prepare_figure(make.quadratic(21, 21, offset=0.0), log=True)
     assert data.states[10, 10] == 4
