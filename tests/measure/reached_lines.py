@@ -6,14 +6,21 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
 import pytest
 
+_enter: Callable[[FrameType, str, Any], Any] | None = None
+
 
 def install() -> None:
-    """Note from now on each of the lines of MUTATED_LINES, with the test of this moment, in REACHED_LINES."""
+    """Note from now on each of the lines of MUTATED_LINES, with the test of this moment, in REACHED_LINES.
+
+    Python ends the tracing of a thread in which recursion has no end, so `pytest_runtest_setup` begins it anew.
+    """
+    global _enter
     if sys.gettrace() is not None or "MUTATED_LINES" not in os.environ:
         return
     with open(os.environ["MUTATED_LINES"]) as file:
@@ -41,6 +48,7 @@ def install() -> None:
                 write({"file": place[0], "line": place[1], "test": test})
         return follow
 
+    _enter = enter
     threading.settrace(enter)
     sys.settrace(enter)
 
@@ -51,6 +59,12 @@ def write(entry: dict[str, Any]) -> None:
         os.write(descriptor, (json.dumps(entry) + "\n").encode())
     finally:
         os.close(descriptor)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    if _enter is not None and sys.gettrace() is None:
+        sys.settrace(_enter)
 
 
 @pytest.hookimpl(trylast=True)
