@@ -123,7 +123,7 @@ def carry_out(blocks: list[Block]) -> str:
     for block in blocks:
         if block.file:
             Path(block.file).write_text(block.code)
-        elif (block.hidden and "runpy" in block.code) or not can_run(block):
+        elif block.of_tests or not can_run(block):
             continue
         elif block.language == "python":
             with contextlib.redirect_stdout(printed):

@@ -6,7 +6,8 @@ A comment right before a block, which no reader sees, says what is special about
     <!-- frameworks: NAMES -->  the block needs these; `make test-frameworks` carries it out, other tests check it
     <!-- not run: REASON -->  the block needs what a test does not have; it is checked as far as that goes
 
-and `<!-- setup` begins Python lines, up to `-->`, that are carried out at their place and shown to nobody.
+and `<!-- setup` begins Python lines, up to `-->`, that are carried out at their place and shown to nobody;
+`<!-- setup of the tests` begins such lines that make the page short for the tests, and not for its pictures.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 BLOCK = re.compile(
     r"^(?P<indent> *)(?P<fence>`{3,})(?P<language>[^\n`]*)\n(?P<code>.*?)^ *(?P=fence)$"
     r"|^<!-- (?P<key>file|not run|frameworks): (?P<value>[^\n]*?) -->$"
-    r"|^<!-- setup\n(?P<setup>.*?)^-->$",
+    r"|^<!-- setup(?P<of_tests> of the tests)?\n(?P<setup>.*?)^-->$",
     re.MULTILINE | re.DOTALL,
 )
 SHOWN = ("text", "csv", "")  # what a program prints: nothing to carry out
@@ -38,6 +39,7 @@ class Block:
     not_run: str = ""
     frameworks: str = ""
     hidden: bool = False
+    of_tests: bool = False
 
     @property
     def place(self) -> str:
@@ -54,7 +56,7 @@ def blocks_of(page: Path) -> list[Block]:
         if match["key"]:
             notes[match["key"]] = match["value"]
         elif match["setup"] is not None:
-            blocks.append(Block(page, line, "python", match["setup"], hidden=True))
+            blocks.append(Block(page, line, "python", match["setup"], hidden=True, of_tests=bool(match["of_tests"])))
         else:
             language = match["language"].strip()
             if not language.startswith("{") and language not in SHOWN:
