@@ -136,11 +136,13 @@ def test_the_files_go_with_the_samples_and_with_an_exception():
     assert nameless_files() == set()
 
 
-def in_a_process(code: str, folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+def in_a_process(code: str, folder: Path, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
         cwd=ROOT, capture_output=True, text=True, timeout=250, check=False,
-        env=os.environ | {"TMPDIR": str(folder), "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests' / 'support'}"},
+        env=os.environ
+        | {"TMPDIR": str(folder), "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests' / 'support'}"}
+        | variables,
     )  # fmt: skip
 
 
@@ -237,7 +239,9 @@ def peaks(folder: Path, megabytes: int, kinds: list[str], limits: list[int], pie
 
     All in MiB; the processes are forked from one.
     """
-    done = in_a_process(MEASURE, folder, megabytes, ",".join(kinds), ",".join(map(str, limits)), piece)
+    # With a threshold of its own, glibc gives a freed tensor back at once; else it keeps up to 64 MiB for the next.
+    arguments = (megabytes, ",".join(kinds), ",".join(map(str, limits)), piece)
+    done = in_a_process(MEASURE, folder, *arguments, MALLOC_MMAP_THRESHOLD_="1000000")
     assert done.returncode == 0, done.stderr
     found = [line.split() for line in done.stdout.splitlines()]
     assert [int(size) for size, _, _ in found] == [megabytes] * (len(kinds) * len(limits))
@@ -249,7 +253,7 @@ def peaks(folder: Path, megabytes: int, kinds: list[str], limits: list[int], pie
 def test_the_memory_needed_is_bounded_by_the_limit(tmp_path):
     found = peaks(tmp_path, 200, ["data set", "batches"], [25, 10_000], piece=16)
     for (used, digest), (free, expected) in (found[:2], found[2:]):
-        assert used < 75, "a piece of 16 MiB is collected and collated at a time, no more"
+        assert used < 40, "a piece of 16 MiB is collected and collated at a time, no more"
         assert free > 195, "without the limit all of them are in memory"
         assert digest == expected
 
@@ -257,7 +261,7 @@ def test_the_memory_needed_is_bounded_by_the_limit(tmp_path):
 @pytest.mark.slow
 def test_two_gigabytes_are_selected_in_a_fraction_of_that(tmp_path):
     [(used, _)] = peaks(tmp_path, 2048, ["data set"], [200], piece=64)
-    assert used < 400
+    assert used < 150
 
 
 # -- the order drawn -----------------------------------------------------------------------------------------
