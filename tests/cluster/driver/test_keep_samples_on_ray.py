@@ -28,9 +28,10 @@ def job_of(folder: Path, samples: int = 20, **fields: object) -> Job:
     return make_job(folder, problem, [LANDSCAPE], num_samples=samples, engine="eager", **fields)
 
 
+@pytest.mark.faults
 @pytest.mark.long
 @pytest.mark.usefixtures("local_ray")
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.faults), 2])
+@pytest.mark.parametrize("workers", [1, 2])
 def test_workers_give_the_bytes_of_one_process_and_extend_them(tmp_path, workers):
     run(job_of(tmp_path / "once"))
     run(job_of(tmp_path / "more", 53))

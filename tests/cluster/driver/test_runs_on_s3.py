@@ -86,6 +86,7 @@ def test_workers_without_credentials_give_the_bytes_of_a_local_run(local_ray, ma
     assert "driver.json" not in raw.keys()  # noqa: SIM118
 
 
+@pytest.mark.faults
 def test_every_command_serves_a_run_on_s3(call, write_job, place, endpoint, tmp_path):
     file, raw = write_job(tile=[5, 7]), Raw(place, endpoint)  # each chunk is a request of every command
     code, out, _ = call("plan", file, "--run", place)

@@ -86,6 +86,7 @@ def steps_of_a_bend(executor, setting: EvaluationSetting) -> dict[str, torch.Ten
     return stepped.reached.bend
 
 
+@pytest.mark.faults
 def test_workers_answer_with_the_bytes_of_this_process_and_one_may_be_killed(make_job):
     prepared = prepare(make_job(batch_size=2, num_samples=4))
     (landscape,) = prepared.landscapes

@@ -176,6 +176,7 @@ def test_the_format_comes_from_the_option_then_the_environment(monkeypatch):
         choose_format("yaml")
 
 
+@pytest.mark.faults
 def test_a_run_on_ray_says_everything_as_json_lines(make_job, local_ray):
     import ray
 

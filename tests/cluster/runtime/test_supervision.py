@@ -449,6 +449,7 @@ main()
 # -- user code that ends the process -----------------------------------------------------------------------------
 
 
+@pytest.mark.faults
 def test_user_code_that_ends_the_process_is_no_success(make_job, start):
     job = make_job()
     file = job.folder / "my_problem.py"

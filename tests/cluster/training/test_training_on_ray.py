@@ -144,6 +144,7 @@ def test_killed_worker_and_killed_driver_change_no_bit(local_ray, folder):
         assert begun == ["begins with epoch 0", "begins with epoch 1", "begins with epoch 2"]
 
 
+@pytest.mark.faults
 def test_what_the_function_raises_ends_the_training_in_a_line(local_ray, folder):
     with pytest.raises(LandscapeError) as raised:
         cluster.train("my_training:train", run="run", workers=1, raised_by=0)

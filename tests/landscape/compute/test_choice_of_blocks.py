@@ -102,6 +102,7 @@ def refined(tmp_path_factory, directions) -> Path:
     return Path(run(make_job(tmp_path_factory.mktemp("canyon"), problem_of(canyon), [landscape], **FIELDS)).path)
 
 
+@pytest.mark.faults
 @pytest.mark.long
 def test_a_narrow_canyon_takes_a_third_of_the_points_at_the_same_largest_error(tmp_path, make):
     surface = run(make(tmp_path, problem_of(canyon), size=9, refine={"tolerance": "1%"}))["a"]

@@ -162,6 +162,7 @@ def test_a_function_of_the_users_may_have_an_attribute_called_name(tmp_path):
     np.testing.assert_allclose(run(job_of(tmp_path, problem))["map"]["eig_ratio"], 0.25, rtol=1e-6)
 
 
+@pytest.mark.faults
 def test_points_between_those_of_a_refined_map_have_the_sign_of_their_values_or_none(tmp_path):
     """The Hessian is diag(w₀, 2): negative where w₀ is."""
 

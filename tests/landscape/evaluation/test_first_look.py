@@ -164,6 +164,7 @@ def test_code_that_ends_the_process_at_once_is_refused_and_says_where(case):
         look(observe)
 
 
+@pytest.mark.faults
 @pytest.mark.long
 @pytest.mark.parametrize("case", ENDS)
 @pytest.mark.parametrize("part", ["observe", "model", "hook"])

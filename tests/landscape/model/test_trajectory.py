@@ -553,6 +553,7 @@ os._exit(code)  # what gloo's threads do while the interpreter goes down is not 
 """
 
 
+@pytest.mark.faults
 @pytest.mark.long
 def test_under_ddp_rank_0_alone_writes(tmp_path):
     finished(run_script(RANKS, tmp_path / "store", tmp_path))

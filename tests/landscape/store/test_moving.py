@@ -365,6 +365,7 @@ def test_killed_at_any_change_there_is_one_whole_landscape_and_the_next_writer_f
 # -- readers -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.faults
 @pytest.mark.long
 def test_a_reader_of_what_is_replaced_gets_whole_values_or_an_error(tmp_path):
     make(str(tmp_path), "a", 1.0, size=(12, 9), tile=(3, 3))

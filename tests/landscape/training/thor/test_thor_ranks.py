@@ -80,7 +80,7 @@ codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in childre
 os._exit(max(map(abs, codes), default=0))  # what gloo's threads do while the interpreter goes down is not tested
 """
 CASES = ("frequency", "rule", "averaged")
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("thor ranks")]  # one process makes `kept`
+pytestmark = [pytest.mark.long, pytest.mark.faults, pytest.mark.xdist_group("thor ranks")]  # one process makes `kept`
 
 
 @pytest.fixture(scope="module")
