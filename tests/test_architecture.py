@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
-from importlib.metadata import packages_distributions
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -320,6 +322,60 @@ def test_reading_and_showing_landscapes_loads_no_torch():
     loaded = loaded_after("import landscape.page.server, cluster.runtime.status, cluster.commands.publish")
     assert {"zarr", *SERVING} <= loaded
     assert not loaded & {"torch", "ray", "matplotlib"}
+
+
+# The only places that a plain installation, without extras, may be unable to import.
+OF_EXTRAS = (
+    "cluster/serving/", "cluster/training/trainer.py", "landscape/core/http.py", "landscape/core/object_store.py",
+    "landscape/page/",
+)  # fmt: skip
+IMPORT_ALL = """
+import importlib, sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {absent}:
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Absent())
+for module in {modules}:
+    try:
+        importlib.import_module(module)
+    except ImportError:
+        print(module)
+"""
+
+
+def plainly_installed() -> set[str]:
+    """The distributions that an installation without extras holds, with all that they need in turn."""
+    found, waiting = set(), [("loss-landscape-cluster", "")]
+    while waiting:
+        asked = waiting.pop()
+        if asked in found:
+            continue
+        found.add(asked)
+        with contextlib.suppress(PackageNotFoundError):
+            for needed in map(Requirement, requires(asked[0]) or ()):
+                if needed.marker is None or needed.marker.evaluate({"extra": asked[1]}):
+                    waiting += [(normalised(needed.name), extra) for extra in ("", *needed.extras)]
+    return {distribution for distribution, _ in found} | {"psutil"}  # Ray brings its own psutil
+
+
+@pytest.mark.long
+def test_without_extras_everything_else_can_be_imported():
+    here = plainly_installed()
+    absent = {module for module, owners in packages_distributions().items() if not here & set(map(normalised, owners))}
+    assert absent >= {"obstore", "starlette", "uvicorn"}
+    places = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in both()
+        if path.name != "__main__.py"
+    }
+    code = IMPORT_ALL.format(absent=absent, modules=list(places))
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    missing = {shown(places[module]) for module in done.stdout.split()}
+    assert {place for place in missing if not place.startswith(OF_EXTRAS)} == set()
+    assert all(any(place.startswith(of_extras) for place in missing) for of_extras in OF_EXTRAS), "shorten the list"
 
 
 EVERY_NAME = "import {0} as package\nfor name in package.__all__: getattr(package, name)"

@@ -16,9 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from cluster.commands.output import Json, show
@@ -72,6 +70,17 @@ def result(what: str, state: str, value: str, remedy: str = "") -> CheckResult:
 def judge_value(what: str, bad: bool, value: str, remedy: str, state: str = WRONG) -> CheckResult:
     """A result with this state and remedy if it is bad, else a good one without a remedy."""
     return result(what, state, value, remedy) if bad else result(what, GOOD, value)
+
+
+def version(package: str) -> str:
+    """The version of an installed package.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    from importlib.metadata import version as installed_version  # here, since `--help` imports this file too
+
+    return installed_version(package)
 
 
 def run_check(what: str, check: Check) -> Iterator[CheckResult]:
@@ -305,7 +314,7 @@ def _browser() -> Iterator[CheckResult]:
 
     try:
         yield result("kaleido", GOOD, version("kaleido"))
-    except PackageNotFoundError:
+    except ImportError:
         remedy = "PNG and SVG export needs it: pip install 'loss-landscape-cluster[export]'"
         yield result("kaleido", NOTE, "not installed", remedy)
         return
@@ -417,6 +426,8 @@ def _probe_store(url: str) -> Iterator[CheckResult]:
 
 def probe(folder: str) -> Iterator[tuple[str, float]]:
     """Time the steps of a commit: lock, write and sync, read, delete; each with its median seconds."""
+    from statistics import median
+
     from filelock import FileLock
 
     content, file = os.urandom(PROBE_BYTES), Path(folder) / f".probe-{os.getpid()}"

@@ -10,6 +10,7 @@ import sys
 import webbrowser
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, make_dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -21,7 +22,6 @@ from cluster.runtime.logs import write_remark
 from cluster.runtime.options import Flag, MaybeFlag, MaybeNumber, MaybeWhole, Whole, Words
 from landscape.core.errors import DONE, JobError, LandscapeError, StoreError, nearest, quoted
 from landscape.core.folders import open_folder
-from landscape.core.lock import driver_alive
 from landscape.views.figure_spec import DEFAULT_SPEC, FigureSpec
 
 if TYPE_CHECKING:
@@ -131,6 +131,7 @@ def export_run(
         JobError: a format, kind or observable is unknown, or fits no landscape, or not all in `names`.
         LandscapeError: a landscape cannot be read; the others are written.
     """
+    from landscape.core.lock import driver_alive
     from landscape.store.results import open_run
     from landscape.views.exporting import (
         FORMAT_TABLE,
@@ -357,6 +358,24 @@ class ServeOptions:
 USUAL = ServeOptions()
 
 
+NEEDED_BY_SERVE = ("ray", "fastapi", "starlette", "uvicorn", "google.protobuf")
+
+
+def _refuse_without_serve() -> None:
+    """Refuse to serve if Ray is installed without Serve. `cluster.serving` cannot even be imported then.
+
+    Raises:
+        JobError: says what to install.
+    """
+    for name in NEEDED_BY_SERVE:
+        try:
+            found = find_spec(name)
+        except ModuleNotFoundError:  # the parent package is missing
+            found = None
+        if found is None:
+            raise JobError(f"serve: needs the package {name}; `pip install 'loss-landscape-cluster[serve]'`")
+
+
 def serve(
     *places: str,
     how: Annotated[ServeOptions, Parameter(name="*")] = USUAL,
@@ -376,9 +395,9 @@ def serve(
     if not places:
         raise JobError("places: must name a run or a job; landscape serve RUN")
     how.check()
-    from cluster.serving.serve import refuse_open_service, refuse_token, refuse_without_serve
+    _refuse_without_serve()
+    from cluster.serving.serve import refuse_open_service, refuse_token
 
-    refuse_without_serve()
     token = os.environ.get(TOKEN) if how.token is None else how.token
     refuse_token(token or "")
     refuse_open_service(how.host, token)

@@ -44,11 +44,12 @@ from landscape.compute.tasks import (
 )
 from landscape.core.devices import keep_freed_memory
 from landscape.core.errors import Interrupted, JobError, StoreError, quoted
-from landscape.core.progress import Failure, Observer, stage
+from landscape.core.progress import Observer, stage
 from landscape.evaluation.reference_loss import OwnLosses
 from landscape.evaluation.tuning.choices import Limits
 from landscape.job.job import Job
 from landscape.store.results import Run
+from landscape.surface.record_parts import Failure
 
 if TYPE_CHECKING:
     from cluster.driver.pool import Metrics

@@ -15,9 +15,10 @@ from landscape.compute.prepared import PreparedJob, kept_samples
 from landscape.compute.reproducibility import NotReproduced, ReferencePoint
 from landscape.compute.tasks import Task, create_landscape
 from landscape.core.errors import JobError, LandscapeError
-from landscape.core.progress import CHOOSING, Failure, stage
+from landscape.core.progress import CHOOSING, stage
 from landscape.evaluation.tuning.choices import Limits
 from landscape.evaluation.tuning.search import Search, TuningRequest
+from landscape.surface.record_parts import Failure
 
 if TYPE_CHECKING:
     from cluster.driver.pool import Metrics

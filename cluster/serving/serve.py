@@ -9,7 +9,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -311,23 +310,6 @@ def _listen(host: str, port: int) -> Iterator[socket.socket]:
 
 # ----------------------------------------------------------------------------------------------------
 # The checks of `landscape serve` before anything starts.
-
-NEEDED = ("ray", "fastapi", "starlette", "uvicorn", "google.protobuf")
-
-
-def refuse_without_serve() -> None:
-    """Refuse to start if Ray is installed without Serve.
-
-    Raises:
-        JobError: says what to install.
-    """
-    for name in NEEDED:
-        try:
-            found = find_spec(name)
-        except ModuleNotFoundError:  # the parent package is missing
-            found = None
-        if found is None:
-            raise JobError(f"serve: needs the package {name}; `pip install 'loss-landscape-cluster[serve]'`")
 
 
 def refuse_token(token: str) -> None:

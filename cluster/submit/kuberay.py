@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +68,8 @@ class KubeRayTarget:
 
     def send(self, asked: SubmitOptions, job: Work, file: Path) -> int:
         """Send the job, or with --dry-run print the manifest; returns the exit code."""
+        from importlib.metadata import version  # here, since `--help` imports this file too
+
         place = run_on_cluster(asked.run or job.run, self.claim, self.mount)
         if self.image is None:
             raise JobError(

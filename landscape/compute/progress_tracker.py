@@ -9,9 +9,9 @@ from typing import Protocol
 
 from landscape.compute.prepared import PreparedLandscape
 from landscape.compute.tasks import TaskList
-from landscape.core.progress import Failure, Progress
+from landscape.core.progress import Progress
 from landscape.store.landscape import LandscapeStore
-from landscape.surface.record_parts import ProgressRecord, WorkerRecord
+from landscape.surface.record_parts import Failure, ProgressRecord, WorkerRecord
 
 SECONDS_BETWEEN_UPDATES = 2.0  # of the record, at least
 

@@ -34,7 +34,7 @@ from landscape.compute.tasks import (
 )
 from landscape.core.errors import Interrupted, LandscapeError, StoreError, quoted
 from landscape.core.lock import run_lock
-from landscape.core.progress import PREPARING, Failure, Observer, stage
+from landscape.core.progress import PREPARING, Observer, stage
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.tuning.choices import Limits
 from landscape.job.directions.base import Workers, in_this_process
@@ -43,6 +43,7 @@ from landscape.model.packed_snapshots import bring_snapshots
 from landscape.problem.user_code import in_folder
 from landscape.store.results import Run
 from landscape.store.runs import write_error
+from landscape.surface.record_parts import Failure
 
 ALONE: AbstractContextManager[Workers] = nullcontext(in_this_process)
 # Opens a landscape of the job for writing; returns None for a new one.

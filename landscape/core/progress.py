@@ -5,27 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal
-
-from pydantic import Field, Strict
-
-Text = Annotated[str, Strict()]
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A task that was given up: its name, how often it was tried, where it was tried last, and why it failed.
-
-    Pydantic checks the types where a document is read (`surface/record.py`), which may hold anything.
-    """
-
-    task: Text
-    attempts: Annotated[int, Strict(), Field(ge=0, lt=1 << 53)]
-    worker: Text
-    cause: Text
-    traceback: Text = ""
-    host: Text = ""
-    node: Text = ""
+from typing import Literal
 
 
 @dataclass(frozen=True)

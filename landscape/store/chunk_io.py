@@ -9,10 +9,9 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequen
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import obstore
 from numpy.typing import NDArray
 from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
@@ -22,8 +21,10 @@ from zarr.storage import LocalStore, ObjectStore
 from landscape.core.files import fsync, open_plain, whole_file
 from landscape.core.folders import open_objects
 from landscape.core.grid import Index, tile_at, tile_counts
-from landscape.core.object_store import ObjectFolder
 from landscape.store.format import Damaged, StoredArray, decode, encode, longest
+
+if TYPE_CHECKING:
+    from landscape.core.object_store import ObjectFolder
 
 BATCH = 512  # chunks in memory at once
 BATCH_BYTES = 1 << 28  # of the chunks in memory at once
@@ -260,6 +261,7 @@ class RemoteStore(ObjectStore[Any]):
         Raises:
             StoreError: the store does not answer, or refuses.
         """
+        import obstore
 
         async def whole() -> Buffer:
             answer = await obstore.get_async(self.store, key)

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from landscape.core.grid import Floats
-from landscape.core.progress import Failure
 from landscape.core.quantisation import Quantisation
 from landscape.surface.record_entries import (
     Checks,
@@ -33,6 +32,7 @@ from landscape.surface.record_parts import (
     AxisRecord,
     CheckRecord,
     Count,
+    Failure,
     Flag,
     IdentityRecord,
     ImportRecord,

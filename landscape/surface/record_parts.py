@@ -62,6 +62,19 @@ AnyWhole = Annotated[Whole | None, _default(None)]
 AnyReal = Annotated[Real | None, _default(None)]
 
 
+@dataclass(frozen=True)
+class Failure:
+    """A task that was given up: its name, how often it was tried, where it was tried last, and why it failed."""
+
+    task: Text
+    attempts: Count
+    worker: Text
+    cause: Text
+    traceback: Text = ""
+    host: Text = ""
+    node: Text = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class WorkerRecord:
     """A worker, and how much it computed for a landscape; None for entries that the document lacks."""

@@ -17,7 +17,7 @@ from cluster.runtime.logs import JsonLines, Listener, bind, choose_format, confi
 from cluster.runtime.supervision import Child, ChildOutputs, Pipe, relay_output
 from landscape.compute.tasks import Task
 from landscape.core.errors import JobError
-from landscape.core.progress import Failure
+from landscape.surface.record_parts import Failure
 
 WORKER = WorkerHandle("worker-2", None, ready=True, host="node7", node="f" * 56, pid=41, device="cuda")
 TASK = Task("minimum", tile=(3, 1))

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from landscape.core.errors import LandscapeError
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.plan import Plan
-from landscape.core.progress import Failure
 from landscape.core.text import digest
 from landscape.model.parameters import layout
 from landscape.store.format import NewArrays
@@ -39,6 +38,7 @@ from landscape.surface.record_entries import (
 from landscape.surface.record_parts import (
     CheckRecord,
     EngineChoice,
+    Failure,
     ImportRecord,
     OwnModelRecord,
     PrecisionError,

@@ -20,10 +20,10 @@ from one_run import prepare_history, render_report
 from landscape.compute.tasks import Task
 from landscape.core.errors import LandscapeError
 from landscape.core.plan import Engine
-from landscape.core.progress import Failure
 from landscape.core.text import number_text
 from landscape.evaluation.tuning.choices import Trial
 from landscape.surface.record import plain
+from landscape.surface.record_parts import Failure
 from landscape.surface.topology import topology_of
 from landscape.views.exporting import find_browser
 from landscape.views.prepare.history import PathInterval, name_rows
