@@ -307,7 +307,7 @@ def test_importing_landscape_loads_no_heavy_library():
 
 def test_the_help_of_commands_waits_for_neither_arrays_nor_networks():
     loaded = loaded_after("import cluster.commands.app")
-    assert not loaded & {"torch", "ray", "numpy", "plotly", "zarr", "yaml", "asyncio"}
+    assert not loaded & {"torch", "ray", "numpy", "plotly", "zarr", "yaml", "asyncio", "pydantic"}
 
 
 def test_preparing_values_loads_no_plotly():

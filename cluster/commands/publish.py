@@ -362,7 +362,7 @@ NEEDED_BY_SERVE = ("ray", "fastapi", "starlette", "uvicorn", "google.protobuf")
 
 
 def _refuse_without_serve() -> None:
-    """Refuse to serve if Ray is installed without Serve. `cluster.serving` cannot even be imported then.
+    """Refuse to serve where a package of the extra `serve` is missing: `cluster.serving` cannot be imported then.
 
     Raises:
         JobError: says what to install.
