@@ -65,6 +65,6 @@ def test_replicas_of_a_private_ray_are_asked_past_a_proxy_and_those_of_a_cluster
 
 
 def test_a_packages_absence_is_told_by_its_extra(monkeypatch):
-    monkeypatch.setattr("cluster.serving.serve.NEEDED", ("no_such_package.at_all",))
+    monkeypatch.setattr("cluster.commands.publish.NEEDED_BY_SERVE", ("no_such_package.at_all",))
     with pytest.raises(JobError, match=r"needs the package no_such_package.at_all; `pip install .*\[serve\]"):
         serve("lenet")
