@@ -137,7 +137,7 @@ def test_the_paths_losses_are_those_of_the_snapshots_and_of_their_projections(tm
 )
 @pytest.mark.parametrize(
     ("points", "count", "engine"),
-    [(3, 96, "eager"), pytest.param(315, 512, "auto", marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
+    [(3, 96, "eager"), pytest.param(315, 160, "auto", marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
 )
 def test_resnet20_on_real_images_agrees_with_a_plain_loop(tmp_path, points, count, engine):
     """A 21×15 plane over some of CIFAR-10's test images: every point, or the first ones of the coarsest lattice.
