@@ -103,6 +103,7 @@ def counting(calls):
 
 
 @pytest.mark.long
+@pytest.mark.faults
 def test_contenders_take_turns_and_one_that_cannot_run_says_why(subject, tmp_path):
     calls = []
     few = [

@@ -79,7 +79,7 @@ def value_of(store: LandscapeStore, array: str, tile: Tile) -> np.ndarray:
     return values
 
 
-@pytest.mark.long
+@pytest.mark.faults
 def test_a_finished_landscape_is_reopened_without_a_cluster_and_each_chunk_read_once(tmp_path, monkeypatch):
     """Of 96 x 96 points in tiles of 4 x 4, of which there are 576."""
     file = large.write_job(tmp_path, 96, tile=4)

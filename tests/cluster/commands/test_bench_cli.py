@@ -26,7 +26,7 @@ from landscape.store.landscape import LandscapeStore
 ROW = {"engine": "eager", "batch_size": 16, "chosen": True, "seconds_per_point": 0.05}
 
 
-@pytest.mark.long
+@pytest.mark.faults
 def test_quick_measures_a_job_without_ray_and_writes_nothing(tmp_path):
     job = write_job(tmp_path, "tiny", 5)
     words = ("--quick", "--rounds", 1, "--search", 0.5, "--precision", "float32", "--json", "--device", "cpu")

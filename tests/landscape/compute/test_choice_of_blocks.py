@@ -143,6 +143,7 @@ def _blocks(level: Surface) -> np.ndarray:
     return blocks_of_tiles(tiles, shape)
 
 
+@pytest.mark.faults
 def test_an_interruption_gives_the_same_blocks_and_bytes(refined, tmp_path, make):
     asked = make(tmp_path, problem_of(canyon), refine={"tolerance": "1%", "points": 1200})
     interruptions = 0

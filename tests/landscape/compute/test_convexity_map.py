@@ -208,6 +208,7 @@ def test_a_plane_through_networks_has_its_map_and_their_losses(tmp_path):
 # -- tiles -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.faults
 def test_interrupted_refined_and_widened_maps_have_the_bits_of_those_computed_at_once(tmp_path):
     def curved() -> Problem:
         return problem_of(lambda w, bias: w[0] ** 4 + w[0] * w[1] ** 2 - w[1] * w[2] ** 2, (0.3, -0.2, 0.5))

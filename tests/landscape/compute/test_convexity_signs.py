@@ -81,7 +81,7 @@ def check(found: Judged, name: str, epochs: int) -> None:
     assert (surface["eig_min"] >= found.smallest - slack).all()
 
 
-LARGE = ("attention", "burgers", "convolution")  # a dense Hessian takes seconds
+LARGE = ("attention", "batch norm", "burgers", "convolution", "dead units")  # a dense Hessian takes seconds
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def softmax_regression(loss: float) -> Problem:
     return Problem.supervised(model, (x, labels))
 
 
-@pytest.mark.parametrize("loss", [1e-4, 1e-6])
+@pytest.mark.parametrize("loss", [1e-4, pytest.param(1e-6, marks=pytest.mark.faults)])
 def test_the_rounding_of_a_small_loss_proves_no_negative_eigenvalue(tmp_path, loss):
     landscape = {"name": "map", "convexity": True, "size": 3, "range": [-0.1, 0.1]}
     surface = run(make_job(tmp_path, lambda: softmax_regression(loss), [landscape], num_samples=200))["map"]

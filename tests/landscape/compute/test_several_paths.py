@@ -246,6 +246,7 @@ def test_the_run_of_the_landscape_itself_may_be_among_the_paths(tmp_path):
 # -- more of it ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.faults
 def test_more_samples_a_wider_range_and_finer_steps_keep_the_paths(tmp_path):
     train_both(tmp_path, quadratic_problem().model)
     spec = {**PLANE, "size": [5, 4], "range": [[-8, 8], [-6, 6]]}

@@ -237,6 +237,7 @@ def test_a_service_that_was_killed_is_not_asked_for_long(client: Client, net: st
         assert client.json(question("exact", net, at="0,0"))["at"] == [0.0, 0.0]
 
 
+@pytest.mark.faults
 def test_an_open_page_is_told_when_a_service_comes_and_goes(finished: Path):
     command = f"landscape serve {finished / 'net'}"
     with opened(finished) as (client, ids), client.stream(f"/api/events?run={ids['net']}") as stream:

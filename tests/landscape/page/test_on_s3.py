@@ -52,6 +52,7 @@ def test_a_run_in_a_bucket_is_found_shown_and_followed(endpoint, finished: Path,
         assert client.json(f"/api/run?run={run}")["landscapes"][0]["state"] == "complete"
 
 
+@pytest.mark.faults
 def test_a_store_that_stops_answering_is_a_sentence(monkeypatch):
     with s3_server() as endpoint:
         use(monkeypatch, endpoint, LANDSCAPE_STORE_RETRY="0.5")

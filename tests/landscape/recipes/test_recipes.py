@@ -275,6 +275,7 @@ def test_the_commands_print_the_accuracy_and_one_line_for_an_error(tmp_path, cap
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.faults
 def test_the_recipes_run_as_modules():
     """Run as `python -m` runs a module, which warns where importing its package has imported it already."""
     code = """

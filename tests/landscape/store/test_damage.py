@@ -62,7 +62,7 @@ def cases(whole: Path, count: int | None = None) -> list[tuple[str, Damage, int]
     return [*chance.sample(first, count // 2), *chance.sample(rest, count - count // 2)]
 
 
-@pytest.mark.long
+@pytest.mark.faults
 def test_damages_are_met_by_rule(whole, tmp_path):
     assert not "\n".join(judged(whole, tmp_path, cases(whole, SAMPLE)))
 

@@ -12,7 +12,7 @@ import torch
 from landscape.model.history import read_history
 from landscape.model.snapshots import read_trajectory
 
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("training ranks")]  # one process makes `scene`
+pytestmark = [pytest.mark.faults, pytest.mark.xdist_group("training ranks")]  # one process makes `scene`
 
 
 @pytest.fixture(scope="module")

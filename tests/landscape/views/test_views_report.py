@@ -340,7 +340,9 @@ def test_names_of_intervals_side_by_side_share_a_row() -> None:
     assert name_rows([PathInterval("epochs-1-9", 1, 9), PathInterval("epochs-2-9", 2, 9)], 0, 10) == [0, 1]
 
 
-@pytest.mark.parametrize(("scheme", "width"), [(0, 1200), pytest.param(1, 600, marks=pytest.mark.page)])
+@pytest.mark.parametrize(
+    ("scheme", "width"), [pytest.param(0, 1200, marks=pytest.mark.faults), pytest.param(1, 600, marks=pytest.mark.page)]
+)
 def test_it_draws_in_a_browser_in_light_and_dark(page: str, tmp_path: Path, scheme: int, width: int) -> None:
     """Runs the page's own script: every landscape draws, no error, one WebGL scene only where one is shown."""
     browser = find_browser() or shutil.which("chromium")
