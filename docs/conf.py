@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE / "_ext"), str(HERE.parent)]
-os.environ.setdefault("COLUMNS", "100")  # cyclopts wraps its help at the width of the terminal
 
 import landscape
 

@@ -1,12 +1,17 @@
 """Reference text that is generated from the program itself, so that it cannot differ from it.
 
-A page asks for it with a line `<!-- generated: NAME -->`, which is replaced by Markdown when the page is read.
+It stands in the repository, where it is read without building the site. Run this file to write it anew:
+
+    python docs/_ext/generated.py
+
+In place of `<!-- documented: GROUP -->` the site shows the whole documentation of the names of that group.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
+import os
 import pkgutil
 import re
 import sys
@@ -20,7 +25,9 @@ from sphinx.application import Sphinx
 
 import landscape
 
-PLACE = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
+ROOT = Path(__file__).parents[2]
+WRITTEN = re.compile(r"(?<=<!-- written by docs/_ext/generated.py -->\n\n).*?(?=\n\n<!-- end -->)", re.DOTALL)
+DOCUMENTED = re.compile(r"^<!-- documented: (.+) -->$", re.MULTILINE)
 # What belongs together on the page of the Python interface; every public name of `landscape` stands in one of these.
 GROUPS = {
     "Compute": ("landscape.run", "landscape.extend", "landscape.refine", "cluster.run", "landscape.Limits"),
@@ -126,6 +133,7 @@ TYPES = {
     "object": "a mapping",
 }
 SCHEMA_FILE = "job.schema.json"
+BAR = "\\|"  # within a table
 
 
 def command_line() -> str:
@@ -133,7 +141,8 @@ def command_line() -> str:
     from cluster.commands.app import app
     from cluster.commands.output import with_tables
 
-    with patch.object(sys, "argv", ["landscape"]):  # the usage lines name what runs, which is Sphinx here
+    # The usage lines name what runs, which is another program here; lines are wrapped at the terminal's width.
+    with patch.object(sys, "argv", ["landscape"]), patch.dict(os.environ, COLUMNS="100"):
         text = app.generate_docs(output_format="markdown", heading_level=1, max_heading_level=3)
     text = with_tables(text).replace(" *[default: False]*", "")  # of what is on or off
     sections = text.split("\n## ")[2:]  # without the title and the table of contents: the site has its own
@@ -141,15 +150,40 @@ def command_line() -> str:
 
 
 def python() -> str:
-    """What `landscape` exports, and `cluster.run`, in groups, from their docstrings."""
+    """What `landscape` exports, and `cluster.run`, in groups: the parameters of each name, and its first sentence."""
     grouped = {name for names in GROUPS.values() for name in names}
     missing = {f"landscape.{name}" for name in landscape.__all__} - grouped
     assert not missing, f"place {missing} in GROUPS"
-    return "\n\n".join(f"## {title}\n\n{_entries(names)}" for title, names in GROUPS.items())
+    return "\n\n".join(
+        f"## {title}\n\n{_table(names)}\n\n<!-- documented: {title} -->" for title, names in GROUPS.items()
+    )
 
 
-def _entries(names: tuple[str, ...]) -> str:
-    return "```{eval-rst}\n" + "\n\n".join(map(_entry, names)) + "\n```"
+def _table(names: tuple[str, ...]) -> str:
+    rows = []
+    for name in names:
+        value = pkgutil.resolve_name(name)
+        sentence = re.split(r"(?<=\.)\s+(?=[A-Z])|\n\n", inspect.cleandoc(value.__doc__ or ""), maxsplit=1)[0]
+        rows.append(f"| `{name}{_parameters(value)}` | {' '.join(sentence.split()).replace('|', BAR)} |")
+    return "\n".join(["| | |", "|---|---|", *rows])
+
+
+def _parameters(value: Any) -> str:
+    """The parameters of a function, without types and defaults; nothing of a class."""
+    if isinstance(value, type):
+        return ""
+    marks = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    shown, keywords = [], False
+    for parameter in inspect.signature(value).parameters.values():
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not keywords:
+            shown, keywords = [*shown, "*"], True
+        shown.append(marks.get(parameter.kind, "") + parameter.name)
+    return f"({', '.join(shown)})"
+
+
+def _documented(group: str) -> str:
+    """The documentation of the names of a group, for the site."""
+    return "```{eval-rst}\n" + "\n\n".join(map(_entry, GROUPS[group])) + "\n```"
 
 
 def _entry(name: str) -> str:
@@ -234,20 +268,22 @@ def _takes(field: dict[str, Any]) -> str:
     raise ValueError(f"the reference of the job has no words for {field}")
 
 
-GENERATORS: dict[str, Callable[[], str]] = {
-    "command-line": command_line,
-    "job": job_fields,
-    "python": python,
-}
+GENERATORS: dict[str, Callable[[], str]] = {"command-line": command_line, "job": job_fields, "python": python}
 
 
-def fill(text: str) -> str:
-    """The page with every `<!-- generated: NAME -->` replaced."""
-    return PLACE.sub(lambda place: GENERATORS[place[1]](), text)
+def pages() -> dict[Path, str]:
+    """The pages of the reference as they should be, by their paths."""
+    texts = {}
+    for name, generate in GENERATORS.items():
+        page = ROOT / "docs" / "reference" / f"{name}.md"
+        generated = generate().strip()
+        texts[page], places = WRITTEN.subn(lambda _, text=generated: text, page.read_text())
+        assert places == 1, f"{page.relative_to(ROOT)} has no place for what is generated"
+    return texts
 
 
 def _read(_app: Sphinx, _page: str, source: list[str]) -> None:
-    source[0] = fill(source[0])
+    source[0] = DOCUMENTED.sub(lambda place: _documented(place[1]), source[0])
 
 
 def _write_schema(app: Sphinx, error: Exception | None) -> None:
@@ -261,3 +297,8 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("source-read", _read)
     app.connect("build-finished", _write_schema)
     return {"parallel_read_safe": True}
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        path.write_text(text)

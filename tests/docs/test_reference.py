@@ -100,6 +100,13 @@ def test_the_reference_of_the_job_has_words_for_every_field():
     assert "a mapping of `steps`, a whole number from 1" in job_fields()
 
 
+def test_the_pages_of_the_reference_hold_what_is_generated_now():
+    from generated import pages
+
+    outdated = [path.name for path, text in pages().items() if path.read_text() != text]
+    assert outdated == [], "write them anew: python docs/_ext/generated.py"
+
+
 def test_every_option_says_what_it_does():
     from generated import command_line
 
