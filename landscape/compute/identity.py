@@ -106,10 +106,19 @@ def remedy_of(stored: LandscapeStore, identity: Mapping[str, Any], run: str) -> 
         return remedy
     options = _options_that_extend(recorded, identity, differ)
     explained = {*options, "samples"} if "num_samples" in options else set(options)
-    if not options or differ - explained or not stored.record.moment_rows:
-        return "change it back"
-    words = ["landscape", "extend", run, stored.name, *(word for words in options.values() for word in words)]
-    return f"change it back, keep its values by `{shlex.join(words)}`"
+    if options and not differ - explained and stored.record.moment_rows:
+        words = ["landscape", "extend", run, stored.name, *(word for words in options.values() for word in words)]
+        return f"change it back, keep its values by `{shlex.join(words)}`"
+    finer = differ == {"coordinates"} and _is_finer(recorded.get("coordinates"), identity["coordinates"])
+    refine = f", keep its values by `{shlex.join(['landscape', 'refine', run, stored.name])}`" if finer else ""
+    return f"change it back{refine}, compute it anew after `{shlex.join(['landscape', 'rm', run, stored.name])}`"
+
+
+def _is_finer(before: Any, now: Any) -> bool:
+    """Whether coordinates [size, *ends] have the same ends as others, and more points on each axis."""
+    if not isinstance(before, list) or len(before) != len(now):
+        return False
+    return all(old[1:] == new[1:] and old[0] < new[0] for old, new in zip(before, now, strict=True))
 
 
 def _options_that_extend(

@@ -311,7 +311,7 @@ def test_the_plan_shows_what_it_costs(tmp_path):
 def test_other_steps_are_another_map(tmp_path, computed):
     with pytest.raises(JobError, match=r"changed: convexity \(?.*steps"):
         run(network_job(computed, {**MAP, "convexity": {"steps": 5}}))
-    with pytest.raises(JobError, match="change it back, or give it another name"):
+    with pytest.raises(JobError, match=r"change it back, compute it anew after `.*`, or give it another name"):
         run(
             job_of(
                 computed, Problem.supervised(mlp((5, 6, 4)), labelled(30), nn.CrossEntropyLoss(), []), num_samples=30

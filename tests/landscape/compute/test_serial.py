@@ -354,6 +354,23 @@ def test_another_job_under_the_same_name_is_refused_with_what_changed(smallest, 
     assert files == {path: path.read_bytes() for path in smallest.rglob("*") if path.is_file()}
 
 
+@pytest.mark.parametrize(
+    ("change", "words", "not_said"),
+    [
+        ({"size": [5, 7]}, ["landscape refine", "landscape rm"], "extend"),
+        ({"size": [7, 3]}, ["landscape rm"], "refine"),
+        ({"range": [[-1, 1], [-0.5, 0.5]]}, ["landscape rm"], "refine"),
+        ({"range": [[-2, 2], [-2, 2]], "size": 5}, ["landscape extend", "--range="], "refine"),
+    ],
+    ids=str,
+)
+def test_a_job_of_other_points_names_the_commands_that_keep_or_drop_the_values(smallest, change, words, not_said):
+    with pytest.raises(JobError) as refused:
+        run(make_job(smallest, quadratic_problem, [SMALLEST | change]))
+    assert all(word in str(refused.value) for word in words), str(refused.value)
+    assert f"landscape {not_said}" not in str(refused.value)
+
+
 def test_other_weights_and_other_data_are_refused(smallest):
     problem, other = quadratic_problem(), quadratic_problem()
     with torch.no_grad():
