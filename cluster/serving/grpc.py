@@ -30,6 +30,7 @@ from cluster.serving.requests import (
     RequestedPatch,
     RequestedPoints,
     refusal_for,
+    refuse_strangers,
 )
 from cluster.serving.resolver import ResolvedValues
 from cluster.serving.service import QUESTIONS, LandscapeService, Row
@@ -138,13 +139,8 @@ class Rpc:
         """Refuse a client that does not send the token."""
         if not self._guard.token:
             return
-        given = dict(context.invocation_metadata() or ()).get("authorization", "")
-        scheme, _, token = str(given).partition(" ")
-        if scheme.lower() != "bearer" or not self._guard.is_token(token.strip()):
-            raise Refusal(
-                UNAUTHORIZED,
-                "token: must be sent as the metadata 'authorization: Bearer TOKEN'; `landscape serve` has printed it",
-            )
+        sent = dict(context.invocation_metadata() or ()).get("authorization", "")
+        refuse_strangers(self._guard, str(sent), "the metadata 'authorization: Bearer TOKEN'")
 
     async def _ask(self, question: str, request: Any, fields: Fields) -> tuple[ServedLandscape, Any, Any]:
         """The landscape that a request names, the parsed question, and the values that answer it."""

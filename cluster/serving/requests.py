@@ -24,6 +24,7 @@ from landscape.core.errors import (
     quoted,
 )
 from landscape.core.grid import Floats, Grid, axis_coordinates
+from landscape.core.http import Guard
 from landscape.core.text import digest
 from landscape.core.validation import RepeatedKey, check_whole, is_number, parse_json, refuse_too_far
 from landscape.store.landscape import LandscapeStore
@@ -138,6 +139,29 @@ class Refusal(Exception):
         if self.status == TOO_SLOW:
             return {"connection": "close"}  # the rest of the request may still come
         return {} if self.retry_after is None else {"retry-after": str(max(1, math.ceil(self.retry_after)))}
+
+
+def refuse_strangers(guard: Guard, authorization: str, field: str) -> None:
+    """Refuse a client that does not send the token of the service; the sentence repeats nothing that was sent.
+
+    Args:
+        authorization: what the client has sent; '' for nothing.
+        field: how a client sends it, by the name that the protocol has for it.
+
+    Raises:
+        Refusal: the token is missing, stands without its scheme, or is another one.
+    """
+    scheme, _, token = authorization.strip().partition(" ")
+    if scheme.lower() != "bearer" and authorization.strip():
+        raise Refusal(UNAUTHORIZED, f"token: must stand after the word Bearer; send {field}")
+    if not token.strip():
+        raise Refusal(UNAUTHORIZED, f"token: must be sent as {field}; `landscape serve` has printed it")
+    if not guard.is_token(token.strip()):
+        raise Refusal(
+            UNAUTHORIZED,
+            "token: is not that of this service; send the one that `landscape serve` printed when it started: it is "
+            "another one at each start, unless --token or LANDSCAPE_TOKEN sets it",
+        )
 
 
 def refusal_for(error: BaseException) -> Refusal:

@@ -38,6 +38,7 @@ from cluster.serving.requests import (
     parse_fields,
     parse_raw_points,
     refusal_for,
+    refuse_strangers,
 )
 from cluster.serving.resolver import ResolvedValues
 from cluster.serving.service import QUESTIONS, LandscapeService, Row, row_document
@@ -119,7 +120,7 @@ def _is_long(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 LANDSCAPE = "/v1/models/{model}/versions/{version}/landscapes/{landscape}"
 ERRORS = {
     400: "the request is malformed",
-    401: "the token is missing or wrong",
+    401: "the token is missing, or is not that of this service",
     404: "there is no such model, version, landscape or address",
     408: "the body does not come within a minute",
     413: "the request asks for too much",
@@ -378,12 +379,9 @@ class Rest:
             if not self._guard.knows_host(request.headers.get("host", "")):
                 raise Refusal(UNAUTHORIZED, "host: this service is not known by that name; ask it by its address")
             return
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not self._guard.is_token(token.strip()):
-            raise Refusal(
-                UNAUTHORIZED,
-                "token: must be sent as the header 'Authorization: Bearer TOKEN'; `landscape serve` has printed it",
-            )
+        refuse_strangers(
+            self._guard, request.headers.get("authorization", ""), "the header 'Authorization: Bearer TOKEN'"
+        )
 
     async def on_error(self, request: Request, error: Exception) -> Response:
         """The answer that explains an error."""

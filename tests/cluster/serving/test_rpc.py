@@ -86,8 +86,10 @@ def test_what_is_refused_has_the_sentence_as_its_details(stub, request_, code, s
         stub.Points(request_, **KNOWN)
     assert refused.value.code().name == code
     assert sentence in refused.value.details()
-    with pytest.raises(grpc.RpcError, match="token: must be sent"):
+    with pytest.raises(grpc.RpcError, match="token: must be sent as the metadata"):
         stub.Points(request_)
+    with pytest.raises(grpc.RpcError, match="token: is not that of this service"):
+        stub.Points(request_, metadata=[("authorization", "Bearer another")])
 
 
 def test_a_large_patch_is_refused_before_its_first_row(asker, stub):
