@@ -139,8 +139,12 @@ def places(wanted: Placement, has: Supply) -> int:
     return sum(wanted.fitting(node) for node in has.nodes)
 
 
-def explain_placement(wanted: Placement, has: Supply, available: Resources) -> str:
-    """Why no worker starts: what each needs, what the cluster has, how much is free, and what could change it."""
+def explain_placement(wanted: Placement, has: Supply, available: Resources, who: str = "worker") -> str:
+    """Why no worker starts: what each needs, what the cluster has, how much is free, and what could change it.
+
+    Args:
+        who: finds no place.
+    """
     parts = [
         f"{name} {amount:g} of {has.total(name):g} ({available.get(name, 0):g} free, {has.largest(name):g} on one node)"
         for name, amount in wanted.asks
@@ -148,4 +152,4 @@ def explain_placement(wanted: Placement, has: Supply, available: Resources) -> s
     too_small = not any(wanted.fitting(node) for node in has.nodes)
     waiting = "a larger node" if too_small else "the cluster"
     note = ", of which its autoscaler is told" if has.grows else ""
-    return f"no worker has found a place yet: each asks for {', '.join(parts)}; waiting for {waiting}{note}"
+    return f"no {who} has found a place yet: each asks for {', '.join(parts)}; waiting for {waiting}{note}"

@@ -38,6 +38,9 @@ class _Waiting:
 class Batcher:
     """Computes requests for points of several landscapes in batches, each of one landscape.
 
+    Requests that wait are spread evenly over the batches that may begin now: so replicas share them, and under load as
+    many batches are computed as may be, from which Ray Serve sees that there is more to do than one replica can.
+
     Args:
         compute: takes the landscape and the points of each request, and returns an answer for each; an answer that is
             an exception is raised for its request alone. It is cancelled when no client waits for any of them.
@@ -47,7 +50,7 @@ class Batcher:
     def __init__(self, compute: Compute, at_once: int = 1, clock: Callable[[], float] = time.perf_counter) -> None:
         self._compute, self._at_once, self._clock = compute, at_once, clock
         self._waiting: deque[_Waiting] = deque()
-        self._running, self._tasks = 0, set[asyncio.Task[None]]()
+        self._running, self._computing, self._tasks = 0, 0, set[asyncio.Task[None]]()
         self._most: dict[str, int] = {}
 
     async def add(self, key: str, points: Floats) -> object:
@@ -71,10 +74,10 @@ class Batcher:
     def _next(self) -> list[_Waiting]:
         """A batch of requests, in order, for the landscape that has waited longest."""
         key, left, points, taken = self._waiting[0].key, deque[_Waiting](), 0, list[_Waiting]()
-        most = self._most.get(key, FEWEST_POINTS)
+        most, share = self._most.get(key, FEWEST_POINTS), -(-len(self._waiting) // (self._at_once - self._computing))
         while self._waiting:
             waiting = self._waiting.popleft()
-            if waiting.key != key or (taken and points + len(waiting.points) > most):
+            if waiting.key != key or len(taken) == share or (taken and points + len(waiting.points) > most):
                 left.append(waiting)
             elif not waiting.answer.cancelled():
                 taken.append(waiting)
@@ -85,6 +88,13 @@ class Batcher:
     async def _answer(self, batch: Sequence[_Waiting]) -> None:
         if not batch:
             return
+        self._computing += 1
+        try:
+            await self._compute_batch(batch)
+        finally:
+            self._computing -= 1
+
+    async def _compute_batch(self, batch: Sequence[_Waiting]) -> None:
         begin = self._clock()
         computing = asyncio.ensure_future(self._compute(batch[0].key, [waiting.points for waiting in batch]))
 

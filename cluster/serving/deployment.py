@@ -19,17 +19,19 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.schema import LoggingConfig
 
 from cluster.runtime.address import is_loopback
-from cluster.runtime.placement import Placement
+from cluster.runtime.placement import Placement, explain_placement
+from cluster.runtime.session import supply
 from cluster.serving.batching import is_cancelled_here
 from cluster.serving.replica import ComputedValues, Curvature, DerivativeKind, Gradient, LoadedLandscape, Replica
 from cluster.serving.requests import FAILED, UNAVAILABLE, LandscapeInfo, Refusal
-from cluster.serving.sources import LANDSCAPES, LandscapeSource, ReplicaCount
+from cluster.serving.resolver import CALLS_PER_REPLICA
+from cluster.serving.sources import LANDSCAPES, LandscapeSource, ReplicaCount, ReplicaStates
 from landscape.core.errors import one_line
 from landscape.core.grid import Floats
 
-APPLICATION, LOOPBACK = "landscape", "127.0.0.1"
+APPLICATION, DEPLOYMENT, LOOPBACK = "landscape", "replica", "127.0.0.1"
+BEFORE_RUNNING = ("STARTING", "UPDATING", "RECOVERING", "PENDING_MIGRATION")  # states of replicas, as Serve has them
 ONGOING = 10_000  # requests of a replica: the service's own queue bounds them
-REQUESTS_PER_REPLICA = 8.0  # above this average another replica is started
 MOST_HANDED_OVER = 512  # requests that Serve passes on at once
 TRIES, PAUSE_SECONDS = 60, 0.25  # for a request whose replica has died, while another replica starts
 
@@ -143,6 +145,18 @@ class RayReplicas:
             return answer
         raise Refusal(UNAVAILABLE, "replicas: none answers, each that was started has died; see the log", 5.0)
 
+    def states(self) -> ReplicaStates:
+        """How many replicas there are in each state, as Serve's controller knows it now."""
+        known = serve.status().applications[self._name].deployments[DEPLOYMENT].replica_states
+        return ReplicaStates(known.get("RUNNING", 0), sum(known.get(state, 0) for state in BEFORE_RUNNING))
+
+    def lacking(self, placement: Placement) -> str:
+        """What keeps a further replica from starting; '' if the cluster has room for it."""
+        free = ray.available_resources()
+        if all(free.get(name, 0.0) >= amount for name, amount in placement.asks):
+            return ""
+        return explain_placement(placement, supply(), free, "further replica")
+
     def end(self) -> None:
         """End the replicas, if the cluster is not this process's own."""
         serve.delete(self._name, _blocking=False)
@@ -183,12 +197,12 @@ def deploy(sources: Sequence[LandscapeSource], placement: Placement, scale: Repl
     serve.start(http_options=HTTPOptions(location="NoServer"), logging_config=quiet)
     name = f"{APPLICATION}-{os.getpid()}"
     deployment = serve.deployment(
-        name="replica",
+        name=DEPLOYMENT,
         max_ongoing_requests=ONGOING,
         ray_actor_options={"num_cpus": placement.num_cpus, "num_gpus": placement.num_gpus},
         autoscaling_config=AutoscalingConfig(
             min_replicas=scale.fewest, max_replicas=scale.most, initial_replicas=scale.fewest,
-            target_ongoing_requests=REQUESTS_PER_REPLICA, upscale_delay_s=5.0, downscale_delay_s=120.0,
+            target_ongoing_requests=CALLS_PER_REPLICA, upscale_delay_s=5.0, downscale_delay_s=120.0,
         ),
         health_check_period_s=1.0,
         health_check_timeout_s=60.0,

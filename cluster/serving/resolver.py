@@ -68,7 +68,11 @@ class PointCache:
 # ----------------------------------------------------------------------------------------------------
 
 CHUNK = 64  # points in one call to a replica: rows of a patch stay together, and other requests get their turn
-CHUNKS_AT_ONCE = 2  # for one request at one replica
+CHUNKS_AT_ONCE = 2  # calls of each replica at the same time: one that it computes, and one that waits for it
+# Above this average of calls another replica is started. One client that asks for one point after another has one call
+# under way, which a second replica would not answer sooner. Since calls carry the requests of many clients, there are
+# never more than CHUNKS_AT_ONCE for each replica that there may be.
+CALLS_PER_REPLICA = 1.5
 SOURCES = ("store", "cache", "computed")
 STORE, CACHE, COMPUTED = range(3)
 FASTEST, SLOWEST = 1.0, 60.0  # seconds after which a request that found the queue full may be tried again
@@ -138,10 +142,11 @@ class Resolver:
 
     def __init__(self, replicas: Replicas, cache: PointCache, queue: Queue, count: int = 1) -> None:
         self._replicas, self._cache, self.queue = replicas, cache, queue
-        self._at_once = CHUNKS_AT_ONCE * count
+        self.most_replicas, self._at_once = count, CHUNKS_AT_ONCE * count
         self._batcher = Batcher(self._ask_replica, self._at_once)
         self._writer = ThreadPoolExecutor(1, "keeping")
         self.under_way = 0
+        self.points_by_source = np.zeros(len(SOURCES), np.int64)  # that were answered
         self._warned = set[Path]()  # files that could not be written, each warned of once
 
     @contextlib.contextmanager
@@ -183,6 +188,7 @@ class Resolver:
             with contextlib.nullcontext() if placed else self.queue.place():
                 table[missing], evaluated = await self._compute(served, points[missing])
             await served.refresh()  # computing takes long; the run may have been deleted meanwhile
+        self.points_by_source += np.bincount(source, minlength=len(SOURCES))
         status = np.where(np.isfinite(table[:, 0]), OK, NOT_FINITE).astype(np.uint8)
         return ResolvedValues(table, status, source, evaluated)
 

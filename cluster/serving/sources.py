@@ -173,6 +173,14 @@ class ReplicaCount:
     most: int = 1
 
 
+@dataclass(frozen=True)
+class ReplicaStates:
+    """How many replicas there are now: those that compute, and those that are started or wait for a place."""
+
+    running: int = 0
+    starting: int = 0
+
+
 def scale_of(text: str | None, places: int) -> ReplicaCount:
     """The numbers that a user gives as MIN or MIN,MAX; default: from 1 to `places`.
 

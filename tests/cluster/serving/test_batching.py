@@ -62,6 +62,24 @@ async def test_what_comes_while_one_batch_is_computed_makes_up_the_next():
 
 
 @in_loop
+async def test_requests_that_wait_are_spread_over_the_batches_that_may_begin():
+    compute = Computing()
+    batcher = Batcher(compute, at_once=3)
+    asked = [asyncio.create_task(batcher.add("a", rows(number))) for number in range(8)]
+    await settled()
+    assert [len(points) for _, points in compute.batches] == [3, 3, 2]
+    asked += [asyncio.create_task(batcher.add("a", rows(number))) for number in range(8, 13)]
+    await settled()
+    for _ in range(2):
+        compute.gate.release()
+    await settled()
+    assert [len(points) for _, points in compute.batches[3:]] == [5]  # by the batch that ended first
+    for _ in range(9):
+        compute.gate.release()
+    assert await asyncio.gather(*asked) == list(range(13))
+
+
+@in_loop
 async def test_a_batch_is_of_one_landscape_and_the_longest_waiting_comes_first():
     compute = Computing()
     batcher = Batcher(compute)
