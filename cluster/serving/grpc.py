@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from functools import wraps
 from typing import Any
 
@@ -26,7 +26,6 @@ from cluster.serving.requests import (
     UNAUTHORIZED,
     UNAVAILABLE,
     Fields,
-    Refusal,
     RequestedPatch,
     RequestedPoints,
     refusal_for,
@@ -96,14 +95,15 @@ log = logging.getLogger("landscape")
 
 
 def _send_errors(answer: Callable[..., Awaitable[Answer]]) -> Callable[..., Awaitable[Any]]:
-    """Wrap a method: its errors become a gRPC status with a sentence, its times are sent as trailing metadata."""
+    """Wrap a method: it is counted, its errors become a gRPC status, its times are sent as trailing metadata."""
+
+    method = answer.__name__.lower()
 
     @wraps(answer)
     async def call(self: Rpc, request: Any, context: Any) -> Any:
         begin = time.perf_counter()
         try:
-            self.refuse_strangers(context)
-            with self.service.answering():
+            with self.measuring(method, context), self.service.answering():
                 message, evaluated = await answer(self, request, context)
                 if evaluated is not None:
                     _send_timing(context, evaluated, begin)
@@ -135,12 +135,14 @@ class Rpc:
     def __init__(self, service: LandscapeService, guard: Guard) -> None:
         self.service, self._guard = service, guard
 
-    def refuse_strangers(self, context: Any) -> None:
-        """Refuse a client that does not send the token."""
-        if not self._guard.token:
-            return
-        sent = dict(context.invocation_metadata() or ()).get("authorization", "")
-        refuse_strangers(self._guard, str(sent), "the metadata 'authorization: Bearer TOKEN'")
+    @contextmanager
+    def measuring(self, method: str, context: Any) -> Iterator[None]:
+        """Within the block a request is answered and measured; a client that does not send the token is refused."""
+        with self.service.metrics.measuring(method):
+            if self._guard.token:
+                sent = dict(context.invocation_metadata() or ()).get("authorization", "")
+                refuse_strangers(self._guard, str(sent), "the metadata 'authorization: Bearer TOKEN'")
+            yield
 
     async def _ask(self, question: str, request: Any, fields: Fields) -> tuple[ServedLandscape, Any, Any]:
         """The landscape that a request names, the parsed question, and the values that answer it."""
@@ -171,8 +173,7 @@ class Rpc:
         """The rows of a grid between two corners."""
         begin, evaluated = time.perf_counter(), list[BusyTime]()
         try:
-            self.refuse_strangers(context)
-            with self.service.answering():
+            with self.measuring("patch", context), self.service.answering():
                 fields = {
                     "low": tuple(request.low.coordinates), "high": tuple(request.high.coordinates),
                     "shape": tuple(request.shape), "rise": request.rise,
@@ -213,7 +214,8 @@ class Rpc:
 
     async def Health(self, request: Any, context: Any) -> Any:
         """Whether requests are answered."""
-        return messages.HealthAnswer(**self.service.health())
+        with self.service.metrics.measuring("health"):
+            return messages.HealthAnswer(**self.service.health())
 
 
 async def start_rpc(service: LandscapeService, guard: Guard, host: str, port: int) -> tuple[Any, int]:

@@ -112,6 +112,7 @@ def describe_stored(store: LandscapeStore) -> LandscapeInfo | None:
 # Refused requests: an HTTP status and one sentence, the same for REST and gRPC.
 
 BAD_REQUEST, UNAUTHORIZED, NOT_FOUND, NOT_ALLOWED, TOO_SLOW, TOO_LARGE, BUSY = 400, 401, 404, 405, 408, 413, 429
+CLIENT_GONE = 499  # as nginx numbers it; no client sees it
 FAILED, UNAVAILABLE = 500, 503
 
 

@@ -14,6 +14,7 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 
 import numpy as np
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -26,6 +27,7 @@ from cluster.serving.landscapes import ServedLandscape
 from cluster.serving.requests import (
     BAD_REQUEST,
     BYTES_BESIDE,
+    CLIENT_GONE,
     NOT_ALLOWED,
     NOT_FOUND,
     TOO_LARGE,
@@ -41,7 +43,7 @@ from cluster.serving.requests import (
     refuse_strangers,
 )
 from cluster.serving.resolver import ResolvedValues
-from cluster.serving.service import QUESTIONS, LandscapeService, Row, row_document
+from cluster.serving.service import OTHER, QUESTIONS, LandscapeService, Row, ServiceMetrics, row_document
 from landscape import __version__
 from landscape.core.errors import nearest, quoted
 from landscape.core.grid import Floats
@@ -107,6 +109,35 @@ def close_unread(app: ASGIApp) -> ASGIApp:
     return answer
 
 
+ADDRESSES = {"/v1/models": "models", "/v1/health": "health", "/metrics": "metrics"}
+
+
+def count_requests(app: ASGIApp, metrics: ServiceMetrics) -> ASGIApp:
+    """Wrap an application: each request is counted once its answer has ended, a streamed one with its last row."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        begin, status = time.perf_counter(), int(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await app(scope, receive, sending)
+        finally:
+            metrics.note(_method_at(scope["path"]), status, time.perf_counter() - begin)
+
+    return answer
+
+
+def _method_at(path: str) -> str:
+    """The method that an address names, for a label."""
+    question = path.rpartition("/")[2]
+    return ADDRESSES.get(path) or (question if question in QUESTIONS and path.startswith("/v1/models/") else OTHER)
+
+
 def _is_long(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Whether the headers announce a long body, or one of unknown length."""
     named = dict(headers)
@@ -154,6 +185,13 @@ def openapi_document(limits: RequestLimits) -> dict[str, Any]:
         "/v1/models": {"get": {
             "summary": "The models, their versions and landscapes.",
             "responses": {"200": {"description": "all that is served"}, "401": failed["401"]},
+        }},
+        "/metrics": {"get": {
+            "summary": "Requests, latencies, points, queue and replicas, as Prometheus reads them.",
+            "responses": {
+                "200": {"description": "the metrics", "content": {"text/plain": {"schema": {"type": "string"}}}},
+                "401": failed["401"],
+            },
         }},
     }  # fmt: skip
     for name, question in QUESTIONS.items():
@@ -274,13 +312,14 @@ def make_rest_app(service: LandscapeService, guard: Guard) -> ASGIApp:
         Route("/openapi.json", rest.openapi),
         Route("/v1/health", rest.health),
         Route("/v1/models", rest.models),
+        Route("/metrics", rest.metrics),
         Route(
             "/v1/models/{model}/versions/{version}/landscapes/{landscape}/{question}", rest.ask, methods=["POST"]
         ),
     ]  # fmt: skip
     app = Starlette(routes=routes, exception_handlers={HTTPException: rest.on_error})
     app.router.redirect_slashes = False  # the address would follow from the client's Host header
-    return close_unread(app)
+    return close_unread(count_requests(app, service.metrics))
 
 
 def _answer_errors(answer: Callable[..., Awaitable[Response]]) -> Callable[..., Awaitable[Response]]:
@@ -323,6 +362,12 @@ class Rest:
         self._refuse_strangers(request)
         with self._service.answering():
             return json_reply(await self._service.models())
+
+    @_answer_errors
+    async def metrics(self, request: Request) -> Response:
+        """What Prometheus scrapes; also while the service starts or ends."""
+        self._refuse_strangers(request)
+        return Response(self._service.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
 
     # -- questions about a landscape --------------------------------------------------------------------------
 
@@ -390,7 +435,7 @@ class Rest:
             headers = {name: _in_order(value) for name, value in (error.headers or {}).items()}  # Allow
             return json_reply({"error": refusal.sentence}, refusal.status, headers)
         if isinstance(error, ClientDisconnect):
-            refusal = Refusal(BAD_REQUEST, "body: the connection was closed before the answer")
+            refusal = Refusal(CLIENT_GONE, "body: the connection was closed before the answer")
         else:
             refusal = refusal_for(error)
             if refusal.status == HTTPStatus.INTERNAL_SERVER_ERROR:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator
+import time
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 import numpy as np
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from cluster.serving.landscapes import ServedLandscape
 from cluster.serving.replica import Curvature, DerivativeKind, Gradient
 from cluster.serving.requests import (
+    CLIENT_GONE,
     UNAVAILABLE,
     Fields,
     LandscapeInfo,
@@ -24,9 +29,10 @@ from cluster.serving.requests import (
     parse_patch,
     parse_point,
     parse_points,
+    refusal_for,
 )
 from cluster.serving.resolver import SOURCES, ResolvedValues, Resolver
-from cluster.serving.sources import Catalog
+from cluster.serving.sources import Catalog, ReplicaStates
 from landscape.core.errors import NotFoundError
 from landscape.core.text import finite_or_none
 
@@ -192,6 +198,72 @@ QUESTIONS = {
 }  # fmt: skip
 
 # ----------------------------------------------------------------------------------------------------
+# Metrics for Prometheus: requests and their seconds are counted, the rest is read from the service when it is scraped.
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)  # up to the longest patches
+OK, REFUSED = 200, 400  # statuses from REFUSED on are refusals
+OTHER = "other"  # an address that the service does not have: a label for each would grow without bound
+
+
+class ServiceMetrics(Collector):
+    """The metrics of a service. They name no landscape, so that a long list of models does not multiply them."""
+
+    def __init__(self, service: LandscapeService) -> None:
+        self._service, self._registry = service, CollectorRegistry()
+        self._requests = Counter(
+            "landscape_serve_requests", "Requests, by method and by the status of HTTP, over gRPC too",
+            ["method", "status"], registry=self._registry,
+        )  # fmt: skip
+        self._seconds = Histogram(
+            "landscape_serve_request_seconds", "Seconds from a request to the end of its answer, without refused ones",
+            ["method"], registry=self._registry, buckets=SECONDS,
+        )  # fmt: skip
+        self._registry.register(self)
+
+    def note(self, method: str, status: int, seconds: float) -> None:
+        """Count a request that has its answer."""
+        self._requests.labels(method, str(status)).inc()
+        if status < REFUSED:
+            self._seconds.labels(method).observe(seconds)
+
+    @contextmanager
+    def measuring(self, method: str) -> Iterator[None]:
+        """Within the block a request is answered; an error that leaves it is the request's refusal."""
+        begin, status = time.perf_counter(), OK
+        try:
+            yield
+        except Exception as error:
+            status = refusal_for(error).status
+            raise
+        except BaseException:  # its task was cancelled, as the client has gone
+            status = CLIENT_GONE
+            raise
+        finally:
+            self.note(method, status, time.perf_counter() - begin)
+
+    def collect(self) -> Iterable[Metric]:
+        """What is read from the service now."""
+        resolver, replicas = self._service.resolver, self._service.replicas
+        points = CounterMetricFamily("landscape_serve_points", "Points answered, by their source", labels=["source"])
+        for source, count in zip(SOURCES, resolver.points_by_source.tolist(), strict=True):
+            points.add_metric([source], count)
+        states = GaugeMetricFamily("landscape_serve_replicas", "Replicas, by their state", labels=["state"])
+        for state, count in vars(replicas).items():
+            states.add_metric([state], count)
+        yield from (points, states)
+        for name, text, value in (
+            ("replicas_limit", "The most replicas that may be started", resolver.most_replicas),
+            ("queue_requests", "Requests for which replicas compute, or that wait for them", resolver.queue.waiting),
+            ("queue_limit", "The most of these requests; further ones are answered by 429", resolver.queue.most),
+        ):
+            yield GaugeMetricFamily(f"landscape_serve_{name}", text, value)
+
+    def text(self) -> bytes:
+        """All metrics as Prometheus reads them."""
+        return generate_latest(self._registry)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 ROWS_AT_ONCE = 4  # of a streamed patch: the next ones are computed while one is sent
 STARTING_SECONDS = 2.0
@@ -206,6 +278,7 @@ class LandscapeService:
 
     Attributes:
         state: only in the state "ready" requests are answered.
+        replicas: as Ray Serve has told last.
     """
 
     catalog: Catalog
@@ -213,6 +286,10 @@ class LandscapeService:
     resolver: Resolver
     served: dict[str, ServedLandscape] = field(default_factory=dict)
     state: State = "starting"
+    replicas: ReplicaStates = field(default_factory=ReplicaStates)
+
+    def __post_init__(self) -> None:
+        self.metrics = ServiceMetrics(self)
 
     def health(self) -> dict[str, Any]:
         """The state of the service, for a load balancer."""

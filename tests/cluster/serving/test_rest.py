@@ -18,6 +18,7 @@ from cluster.serving import service
 from cluster.serving.batching import FEWEST_POINTS
 from cluster.serving.requests import ServedAxis, even_steps
 from cluster.serving.rest import READ_ON
+from cluster.serving.sources import ReplicaStates
 from landscape.compute.plans import make_evaluator
 from landscape.compute.prepare import prepare
 from landscape.core.errors import NotFoundError
@@ -210,6 +211,79 @@ def test_health_needs_no_token_and_a_service_without_one_is_asked_by_its_own_nam
     assert free.get("/v1/models", authorization="", host="evil.example").status == 401
 
 
+def metrics_of(asker) -> dict[str, float]:
+    """The metrics by name and labels, as Prometheus reads them."""
+    parse = pytest.importorskip("prometheus_client.parser").text_string_to_metric_families
+    text = asker.get("/metrics").body.decode()
+    return {
+        f"{sample.name}{sorted(sample.labels.items()) or ''}": sample.value
+        for family in parse(text)
+        for sample in family.samples
+    }
+
+
+def requests_of(asker) -> dict[tuple[str, str], float]:
+    """How many requests were counted, by method and status."""
+    found = re.findall(
+        r'^landscape_serve_requests_total{method="(.+)",status="(.+)"} (.+)$',
+        asker.get("/metrics").body.decode(),
+        re.MULTILINE,
+    )
+    return {(method, status): float(count) for method, status, count in found}
+
+
+def test_requests_points_queue_and_replicas_are_metrics(make_asker):
+    asker = make_asker(queue=7)
+    asker.service.replicas = ReplicaStates(2, 1)
+    points = [[0.31, 0.7], [1, 1.5]]
+    for _ in range(2):
+        asker.post(f"{PLANE}/points", {"points": points})
+    asker.post(f"{PLANE}/points", {"points": 3})
+    asker.post(f"{PLANE}/patch", {"low": [0.1, 0.1], "high": [0.7, 0.8], "shape": [2, 2], "stream": True})
+    asker.post(f"{PLANE}/gradient", {"point": [0.3, 0.3]})
+    for path in ("/v1/models/a/versions/1/landscapes/b/surprise", "/nowhere", "/nowhere/else", "/points"):
+        asker.get(path)
+    with asker.service.resolver.queue.place():
+        known = metrics_of(asker)
+    assert requests_of(asker) == {
+        ("points", "200"): 2, ("points", "400"): 1, ("patch", "200"): 1, ("gradient", "200"): 1,
+        ("other", "404"): 3, ("other", "405"): 1, ("metrics", "200"): 1,
+    }  # fmt: skip
+    prefix = "landscape_serve_"
+    sources = ("store", "cache", "computed")
+    assert [known[f"{prefix}points_total[('source', '{source}')]"] for source in sources] == [2, 1, 5]
+    assert known[f"{prefix}request_seconds_count[('method', 'points')]"] == 2  # without the refused one
+    assert known[f"{prefix}request_seconds_bucket[('le', '+Inf'), ('method', 'patch')]"] == 1
+    assert 0 < known[f"{prefix}request_seconds_sum[('method', 'points')]"] < 60
+    assert (known[f"{prefix}replicas[('state', 'running')]"], known[f"{prefix}replicas[('state', 'starting')]"]) == (
+        2,
+        1,
+    )
+    assert [known[f"{prefix}{name}"] for name in ("replicas_limit", "queue_requests", "queue_limit")] == [1, 1, 7]
+
+
+def test_metrics_need_the_token_and_are_there_while_the_service_starts(make_asker):
+    asker = make_asker()
+    assert asker.get("/metrics", authorization="").status == 401
+    assert b"landscape_serve" not in asker.get("/metrics", authorization="").body
+    asker.service.state = "starting"
+    reply = asker.get("/metrics")
+    assert (reply.status, reply.headers["content-type"][:10]) == (200, "text/plain")
+    assert requests_of(asker)["metrics", "401"] == 2
+
+
+def test_a_client_that_goes_is_counted_as_one_that_has_gone(make_asker, monkeypatch):
+    asker, asked = make_asker(), asyncio.Event()
+
+    async def never(key, points):
+        asked.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asker.replicas, "points", never)
+    asker.run(asker.send("POST", f"{PLANE}/points", {"points": [[0.3, 0.3]]}, gone=asked))
+    assert requests_of(asker) == {("points", "499"): 1}
+
+
 def test_what_is_served_is_listed_with_its_versions(make_asker):
     asker = make_asker("lenet", "lenet=job.yaml", "other=lenet")
     models = asker.get("/v1/models").json["models"]
@@ -339,7 +413,7 @@ def test_the_document_and_the_page_name_every_question(shared_asker):
     validate = pytest.importorskip("jsonschema").validate
     document = shared_asker.get("/openapi.json").json
     questions = {path.rpartition("/")[2] for path in document["paths"]}
-    assert questions == {"health", "models", "points", "line", "patch", "gradient", "curvature"}
+    assert questions == {"health", "models", "metrics", "points", "line", "patch", "gradient", "curvature"}
     for path, methods in document["paths"].items():
         if "{model}" in path:
             content = methods["post"]["requestBody"]["content"]["application/json"]

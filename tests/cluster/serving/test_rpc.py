@@ -92,6 +92,21 @@ def test_what_is_refused_has_the_sentence_as_its_details(stub, request_, code, s
         stub.Points(request_, metadata=[("authorization", "Bearer another")])
 
 
+def test_requests_over_grpc_are_counted_like_those_over_http(asker, stub):
+    stub.Points(PointsRequest(target=TARGET, points=[point(0, 0)]), **KNOWN)
+    list(stub.Patch(PatchRequest(target=TARGET, low=point(0, 0), high=point(1, 1), shape=[2, 2]), **KNOWN))
+    stub.Health(HealthRequest())
+    for ask in (
+        lambda: stub.Points(PointsRequest(target=Target(model="none")), **KNOWN),
+        lambda: list(stub.Patch(PatchRequest(target=TARGET))),
+    ):
+        with pytest.raises(grpc.RpcError):
+            ask()
+    text = asker.service.metrics.text().decode()
+    for method, status in (("points", 200), ("patch", 200), ("health", 200), ("points", 404), ("patch", 401)):
+        assert f'landscape_serve_requests_total{{method="{method}",status="{status}"}} 1.0' in text
+
+
 def test_a_large_patch_is_refused_before_its_first_row(asker, stub):
     with pytest.raises(grpc.RpcError, match="shape: must be at most 1000 points"):
         list(stub.Patch(PatchRequest(target=TARGET, low=point(0, 0), high=point(1, 1), shape=[10**9, 9]), **KNOWN))
