@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 from cyclopts import Parameter
 
 from cluster.commands.output import AS_RECORDED, Callback, Json
-from cluster.runtime.console import put, stdout_as_it_is
+from cluster.runtime.console import ProgressDisplay, put, stdout_as_it_is
 from cluster.runtime.logs import write_remark
 from cluster.runtime.options import Flag, MaybeFlag, MaybeNumber, MaybeWhole, Whole, Words
 from landscape.core.errors import DONE, JobError, LandscapeError, StoreError, nearest, quoted
 from landscape.core.folders import open_folder
+from landscape.core.progress import stage
 from landscape.views.figure_spec import DEFAULT_SPEC, FigureSpec
 
 if TYPE_CHECKING:
@@ -325,7 +326,8 @@ class ServeOptions:
     """What requests must bring; '' for none, on the loopback address alone. Default: LANDSCAPE_TOKEN, else a random
     one."""
     replicas: str | None = None
-    """MIN or MIN,MAX processes that compute; default: one, and with more to do as many as there are GPUs, or cores."""
+    """MIN or MIN,MAX processes that compute; default: one, and with more to do as many as there are GPUs, or cores.
+    Another one starts when requests have waited for several seconds."""
     keep: Flag = False
     """Keep the values that were served in RUN/served."""
     max_points: Whole = 100_000
@@ -384,7 +386,8 @@ def serve(
 ) -> None:
     """Serve landscapes: any point of them on demand, by REST and gRPC, computed on Ray Serve. Ctrl-C ends it.
 
-    Prints its address and its token when it is ready. What the grid holds comes from the run, to the bit.
+    Prints its address and its token when it is ready, and until then what it does. What the grid holds comes from the
+    run, to the bit. Prometheus reads its metrics at /metrics, with the token.
 
     Parameters
     ----------
@@ -396,23 +399,24 @@ def serve(
         raise JobError("places: must name a run or a job; landscape serve RUN")
     how.check()
     _refuse_without_serve()
-    from cluster.serving.serve import refuse_open_service, refuse_token
+    with stdout_as_it_is() as put_line, contextlib.ExitStack() as starting:
+        starting.enter_context(ProgressDisplay())
+        stage("loading the service")
+        from cluster.serving.requests import RequestLimits
+        from cluster.serving.serve import Serving, refuse_open_service, refuse_token, serve_landscapes
+        from cluster.serving.sources import catalog_of
 
-    token = os.environ.get(TOKEN) if how.token is None else how.token
-    refuse_token(token or "")
-    refuse_open_service(how.host, token)
-    from cluster.serving.requests import RequestLimits
-    from cluster.serving.serve import Serving, serve_landscapes
-    from cluster.serving.sources import catalog_of
-
-    catalog = catalog_of(places, callback.problem, callback.folder)
-    serving = Serving(
-        how.host, how.port, how.grpc_port, token, how.replicas, how.keep, how.cache, how.queue,
-        RequestLimits(how.max_points), how.address, how.allow_open,
-    )  # fmt: skip
-    with stdout_as_it_is() as put_line:
+        token = os.environ.get(TOKEN) if how.token is None else how.token
+        refuse_token(token or "")
+        refuse_open_service(how.host, token)
+        catalog = catalog_of(places, callback.problem, callback.folder)
+        serving = Serving(
+            how.host, how.port, how.grpc_port, token, how.replicas, how.keep, how.cache, how.queue,
+            RequestLimits(how.max_points), how.address, how.allow_open,
+        )  # fmt: skip
 
         def ready(listening: Listening) -> None:
+            starting.close()
             values = {name: value for name, value in vars(listening).items() if value}
             put_line(json_module.dumps(values) if json else "\n".join(f"{name} {values[name]}" for name in values))
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,8 +17,8 @@ from typing import Any
 import uvicorn
 
 from cluster.runtime.address import is_loopback
-from cluster.runtime.logs import graceful_stop, in_environment
-from cluster.runtime.placement import refuse_too_few_places
+from cluster.runtime.logs import graceful_stop, in_environment, write_remark
+from cluster.runtime.placement import Placement, Supply, places, refuse_too_few_places
 from cluster.runtime.session import ray_session, refuse_dead_ray, supply
 from cluster.serving.landscapes import PointFiles, Replicas, ServedLandscape, check_point_file, lock_point_folder
 from cluster.serving.requests import (
@@ -30,7 +32,7 @@ from cluster.serving.requests import (
 from cluster.serving.resolver import PointCache, Queue, Resolver
 from cluster.serving.rest import make_rest_app
 from cluster.serving.service import LandscapeService
-from cluster.serving.sources import LANDSCAPES, Catalog, LandscapeSource, ReplicaCount, scale_of
+from cluster.serving.sources import LANDSCAPES, Catalog, LandscapeSource, ReplicaCount, ReplicaStates, scale_of
 from landscape.core.errors import Interrupted, JobError, LandscapeError, NotFoundError
 from landscape.core.http import (
     BACKLOG,
@@ -48,6 +50,9 @@ from landscape.core.progress import stage
 from landscape.store.landscape import LandscapeStore
 
 LOOK_SECONDS = 0.1  # between two checks for a signal
+TELL_SECONDS = 5.0  # after which the start tells again what it does
+WATCH_SECONDS = 2.0  # between two looks at the numbers of replicas
+PATIENCE_SECONDS = 30.0  # for a replica that starts, until a missing place is told
 DRAIN_SECONDS = 15.0  # for the answers under way; the supervisor grants 20
 KEEP_ALIVE_SECONDS = 75
 
@@ -132,14 +137,29 @@ def serve_landscapes(catalog: Catalog, serving: Serving, ready: Callable[[Listen
         placement = stack.enter_context(ray_session(asked, serving.address, asked.workers, serving.allow_open))
         stopped = stack.enter_context(graceful_stop())
         scale = scale or scale_of(None, placement.workers)
-        refuse_too_few_places(replace(placement, workers=scale.fewest), supply())
+        has = supply()
+        refuse_too_few_places(replace(placement, workers=scale.fewest), has)
+        _tell_of_little_room(scale, placement, has)
+        stage("loading Ray Serve")
         from cluster.serving.deployment import deploy
 
         def start(sources: Sequence[LandscapeSource]) -> Replicas:
             return deploy(sources, placement, scale)
 
-        asyncio.run(_ServiceRun(catalog, serving, guard, folders, scale, start, stopped, ready).run(opened))
+        asyncio.run(_ServiceRun(catalog, serving, guard, folders, scale, placement, start, stopped, ready).run(opened))
     raise Interrupted("the service has ended; the same command begins it again")
+
+
+def _tell_of_little_room(scale: ReplicaCount, placement: Placement, has: Supply) -> None:
+    """Warn if the cluster will never have room for as many replicas as there may be."""
+    room = places(placement, has)
+    if room < scale.most and not has.grows:
+        request = ", ".join(f"{amount:g} {name}" for name, amount in placement.asks)
+        write_remark(
+            f"replicas: there may be {scale.most}, but the cluster has room for {room}, each with {request}; give a "
+            "smaller MAX, or add nodes",
+            level=logging.WARNING,
+        )
 
 
 def handle_settings(is_attached: bool) -> dict[str, str]:
@@ -170,10 +190,13 @@ class _ServiceRun:
     guard: Guard
     folders: Mapping[str, Path]
     scale: ReplicaCount
+    placement: Placement
     start: Callable[[Sequence[LandscapeSource]], Any]
     stopped: Callable[[], bool]
     ready: Callable[[Listening], None]
     _point_files: PointFiles = field(default_factory=PointFiles, init=False)
+    _ended: threading.Event = field(default_factory=threading.Event, init=False)
+    _stage: str = field(default="", init=False)
 
     async def run(self, opened: socket.socket) -> None:
         """Serve until a signal has arrived and the answers under way are sent."""
@@ -196,6 +219,7 @@ class _ServiceRun:
                 rpc, rpc_port = await start_rpc(service, self.guard, self.serving.host, self.serving.grpc_port)
             await self._unless_stopped(self._start_replicas(service, replicas))
             service.state = "ready"
+            threading.Thread(target=self._watch, args=(service, replicas.target), daemon=True).start()
             listening = self._listening(opened.getsockname()[1], rpc_port)
             with announce(self._note(listening)):
                 self.ready(listening)
@@ -207,6 +231,7 @@ class _ServiceRun:
             service.state = "draining"
             await self._drain(service)
         finally:
+            self._ended.set()
             if rpc is not None:
                 await rpc.stop(1.0)
             server.should_exit = True
@@ -223,7 +248,15 @@ class _ServiceRun:
             Interrupted: a signal arrived meanwhile.
         """
         task = asyncio.ensure_future(work)
+        known, begin = self._stage, time.monotonic()
+        told = begin
         while not task.done():
+            now = time.monotonic()
+            if self._stage != known:
+                known, begin, told = self._stage, now, now
+            elif now - told >= TELL_SECONDS:
+                told = now
+                stage(f"{self._stage}, for {now - begin:.0f} s")
             if self.stopped():
                 task.cancel()
                 raise Interrupted("the service was ended before it began; the same command begins it again")
@@ -233,10 +266,11 @@ class _ServiceRun:
     async def _start_replicas(self, service: LandscapeService, replicas: _PendingReplicas) -> None:
         """Start the replicas, and get the description of every landscape."""
         sources = self.catalog.sources()
-        stage(f"starting {self.scale.fewest} replica{'s' if self.scale.fewest > 1 else ''}")
+        self._begin(f"starting {self.scale.fewest} replica{'s' if self.scale.fewest > 1 else ''}")
         replicas.target = await asyncio.to_thread(self.start, sources)
-        stage("preparing the landscapes")
+        service.replicas = ReplicaStates(self.scale.fewest)
         for number, source in enumerate(sources):
+            self._begin(f"preparing landscape {number + 1} of {len(sources)}: {source.key}")
             try:
                 service.served[source.key] = await self._served(source, replicas, warm=number < LANDSCAPES)
             except Refusal as refusal:
@@ -259,6 +293,27 @@ class _ServiceRun:
         served = ServedLandscape(source, info, point_file=file)
         await asyncio.to_thread(served.read_disk)
         return served
+
+    def _begin(self, text: str) -> None:
+        """Tell what the start does now; `_unless_stopped` tells it again while it takes long."""
+        self._stage = text
+        stage(text)
+
+    def _watch(self, service: LandscapeService, replicas: Any) -> None:
+        """Keep the numbers of replicas up to date, and tell of each change, until the service ends.
+
+        It runs in a thread that the end of the process does not wait for: a cluster that is gone may never answer.
+        """
+        waited = 0.0
+        while not self._ended.wait(WATCH_SECONDS):
+            with contextlib.suppress(Exception):  # Serve does not answer now; requests tell their clients of it
+                before, now = service.replicas, replicas.states()
+                service.replicas = now
+                if now != before:
+                    write_remark(f"replicas: {now.running} running, {now.starting} starting, {self.scale.most} at most")
+                waited = waited + WATCH_SECONDS if now.starting else 0.0
+                if 0.0 <= waited - PATIENCE_SECONDS < WATCH_SECONDS and (why := replicas.lacking(self.placement)):
+                    write_remark(f"replicas: {why}", level=logging.WARNING)
 
     def _listening(self, port: int, rpc_port: int) -> Listening:
         host = self.serving.host

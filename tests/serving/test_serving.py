@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from importlib import import_module
 from pathlib import Path
 
@@ -223,6 +224,25 @@ def test_a_client_that_leaves_leaves_the_replicas_to_others(service: Running, fo
     # Of 4,000 points 256 had been sent to the replicas.
     assert count() - left < 128
     assert service.ask("/v1/health")[2]["computing"] == 0
+
+
+def test_clients_that_wait_have_a_second_replica_started(folder):
+    points = ((float(a), float(b)) for a, b in (np.random.default_rng(n).uniform(-1, 1, 2) for n in itertools.count()))
+    options = ("--grpc-port", "0", "--replicas", "1,2", "--cache", "0")
+    with serving(["slow=slow.yaml"], folder, *options) as running:
+        path, counts = "/v1/models/slow/versions/1/landscapes/plane/points", []
+        asking = threading.Thread(
+            target=lambda: asyncio.run(load(running.url, running.token, path, 20, points, lambda *_: True, 60.0))
+        )
+        asking.start()
+        while asking.is_alive():
+            counts.append(len(running.replicas()))
+            time.sleep(0.5)
+        assert (counts[0], max(counts)) == (1, 2)
+        asked = urllib.request.Request(f"{running.url}/metrics", headers={"Authorization": f"Bearer {running.token}"})
+        with urllib.request.urlopen(asked) as answer:
+            assert 'landscape_serve_replicas{state="running"} 2.0' in answer.read().decode()
+        assert "replicas: 2 running, 0 starting, 2 at most" in running.errors.read_text()
 
 
 class Ending:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import socket
+import sys
+import time
+from types import SimpleNamespace
 
 import pytest
+from conftest import InProcess
 
 from cluster.commands.publish import ServeOptions, serve
+from cluster.runtime.placement import Placement, Supply
+from cluster.serving import serve as serving
+from cluster.serving.replica import Replica
 from cluster.serving.serve import handle_settings, refuse_open_service
-from landscape.core.errors import JobError, NotFoundError
+from cluster.serving.sources import ReplicaStates
+from landscape.core.errors import Interrupted, JobError, NotFoundError
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +72,85 @@ def test_replicas_of_a_private_ray_are_asked_past_a_proxy_and_those_of_a_cluster
     answers = int(handle_settings(is_attached=False)["RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH"])
     assert answers > 8 * 4096 * 2 * 100, "a hundred observables and their errors at the most points of a batch"
     assert set(handle_settings(is_attached=True)) == {"RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP"}
+
+
+class Deployed(InProcess):
+    """Replicas in this process, whose numbers go through a list; the last one stays."""
+
+    def __init__(self, replica, states, lacks):
+        super().__init__(replica)
+        self._states, self._lacks = list(states), lacks
+
+    def states(self):
+        found = self._states.pop(0) if len(self._states) > 1 else self._states[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def lacking(self, placement):
+        return self._lacks
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """Runs `landscape serve` without Ray until its lines hold a text; returns what it wrote, in order."""
+    written = io.StringIO()
+
+    def serve_until(text, *, replicas=None, states=(), lacks="", room=2, slow=0.0):
+        @contextlib.contextmanager
+        def session(*_):
+            yield Placement(room, 1, 0.0)
+
+        @contextlib.contextmanager
+        def stopped():
+            yield lambda: text in written.getvalue()
+
+        def deploy(sources, placement, scale):
+            time.sleep(slow)
+            return Deployed(Replica(sources), states or [ReplicaStates(1)], lacks)
+
+        monkeypatch.setattr(serving, "ray_session", session)
+        monkeypatch.setattr(serving, "supply", lambda: Supply(({"CPU": float(room)},)))
+        monkeypatch.setattr(serving, "refuse_dead_ray", lambda: None)
+        monkeypatch.setattr(serving, "graceful_stop", stopped)
+        monkeypatch.setattr(serving, "WATCH_SECONDS", 0.01)
+        monkeypatch.setattr(serving, "PATIENCE_SECONDS", 0.03)
+        monkeypatch.setattr(serving, "TELL_SECONDS", 0.1)
+        monkeypatch.setattr(sys, "stderr", written)
+        monkeypatch.setitem(sys.modules, "cluster.serving.deployment", SimpleNamespace(deploy=deploy))
+        with pytest.raises(Interrupted):
+            serve("lenet", how=ServeOptions(port=0, grpc_port=0, replicas=replicas))
+        return written.getvalue().splitlines()
+
+    return serve_until
+
+
+def test_the_start_tells_its_stages_and_those_that_take_long_again(served, capsys):
+    lines = served("preparing landscape 2 of 2", slow=0.35)
+    assert [line for line in lines if " for " not in line] == [
+        "loading the service", "loading Ray Serve", "starting 1 replica", "preparing landscape 1 of 2: lenet/1/plane",
+        "preparing landscape 2 of 2: lenet/1/line",
+    ]  # fmt: skip
+    assert "starting 1 replica, for 0 s" in lines
+    assert capsys.readouterr().out == ""  # stdout has the addresses alone
+
+
+def test_replicas_that_come_and_go_are_told_and_serves_silence_is_borne(served):
+    states = [ReplicaStates(1), RuntimeError("no answer"), ReplicaStates(1, 1), ReplicaStates(2), ReplicaStates(1)]
+    lines = served("replicas: 1 running, 0 starting", replicas="1,2", states=states)
+    assert [line for line in lines if line.startswith("replicas:")] == [
+        f"replicas: {numbers}, 2 at most" for numbers in ("1 running, 1 starting", "2 running, 0 starting",
+                                                          "1 running, 0 starting")
+    ]  # fmt: skip
+
+
+def test_a_replica_that_finds_no_place_is_told_once_and_so_is_too_little_room(served):
+    lines = served("replicas: no further", replicas="1,3", states=[ReplicaStates(1, 1)], lacks="no further replica …")
+    assert lines.count("replicas: no further replica …") == 1
+    (warning,) = (line for line in lines if "there may be" in line)
+    assert warning == (
+        "replicas: there may be 3, but the cluster has room for 2, each with 1 CPU; give a smaller MAX, or add nodes"
+    )
 
 
 def test_a_packages_absence_is_told_by_its_extra(monkeypatch):
