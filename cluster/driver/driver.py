@@ -265,7 +265,7 @@ class ResultHandler:
         worker.tasks += 1
         worker.points += points
         worker.seconds += seconds
-        self._metrics.committed(points, seconds)
+        self._metrics.committed(accepted.task.landscape, points, seconds)
         log_done(worker, accepted.task, accepted.attempt, points, seconds)
         landscape.tally.count_done(accepted.task.label, points, accepted.batch_size)
         landscape.settle()
@@ -280,7 +280,7 @@ class ResultHandler:
         """
         landscape = self._landscapes.of(task)
         quarantine(landscape.store, task)
-        self._metrics.failed()
+        self._metrics.failed(task.landscape)
         attempts = self._schedule.attempts(task)
         failure = Failure(task.label, attempts, worker.name, cause, trace, worker.host, worker.node)
         landscape.tally.count_given_up(failure, task_points(landscape.store, task))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -9,12 +10,12 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
-from ray.util.metrics import Counter, Gauge, Histogram
+from ray.util.metrics import Gauge
 
 from cluster.driver.transfer import (
     PIECE_BYTES,
@@ -297,33 +298,68 @@ def node_id() -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a running job tells Prometheus through Ray: tiles, points, failures, tile seconds, queue.
+# What a running job tells Prometheus through Ray: tiles, points, failures, tile seconds, queue, workers.
 
-SECONDS = [0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000]
+BUCKETS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, math.inf)  # seconds of a tile, each "at most"
+OF_JOB, OF_LANDSCAPE = ("run", "user"), ("run", "user", "landscape")
+
+
+@dataclass
+class Totals:
+    """What this driver has done of one landscape."""
+
+    tiles: int = 0
+    points: int = 0
+    failures: int = 0
+    seconds: float = 0.0
+    buckets: list[int] = field(default_factory=lambda: [0] * len(BUCKETS))
 
 
 class Metrics:
-    """Counters of this driver; Ray exports them on every node's metrics port, names prefixed with `ray_`."""
+    """The metrics of this driver; Ray exports them on the metrics port of its node, names prefixed with `ray_`.
 
-    def __init__(self) -> None:
-        self._tiles = Counter("landscape_tiles_total", "Tasks committed")
-        self._points = Counter("landscape_points_total", "Points committed")
-        self._failures = Counter("landscape_failures_total", "Tasks given up")
-        self._seconds = Histogram("landscape_tile_seconds", "Seconds a task took on its worker", boundaries=SECONDS)
-        self._queue = Gauge("landscape_queue", "Tasks that no worker has yet")
-        self._workers = Gauge("landscape_workers", "Workers ready")
+    All are gauges that hold exact totals. A counter or a histogram of Ray stays on the port until the node ends, and
+    the sum of a histogram is estimated from its buckets; a gauge is gone some 20 s after its process has left Ray.
 
-    def committed(self, points: int, seconds: float) -> None:
+    Args:
+        run: the folder or URL that the driver writes.
+        user: who runs the job.
+    """
+
+    def __init__(self, run: str, user: str) -> None:
+        self._labels = {"run": run, "user": user}
+        self._totals: dict[str, Totals] = {}
+        self._tiles = Gauge("landscape_tiles_total", "Tasks committed", OF_LANDSCAPE)
+        self._points = Gauge("landscape_points_total", "Points committed", OF_LANDSCAPE)
+        self._failures = Gauge("landscape_failures_total", "Tasks given up", OF_LANDSCAPE)
+        self._seconds = Gauge("landscape_tile_seconds_sum", "Seconds of all tasks on their workers", OF_LANDSCAPE)
+        self._timed = Gauge("landscape_tile_seconds_count", "Tasks in the sum of seconds", OF_LANDSCAPE)
+        self._within = Gauge("landscape_tile_seconds_bucket", "Tasks of at most `le` seconds", (*OF_LANDSCAPE, "le"))
+        self._queue = Gauge("landscape_queue", "Tasks that no worker has yet", OF_JOB)
+        self._workers = Gauge("landscape_workers", "Workers ready", OF_JOB)
+
+    def committed(self, landscape: str, points: int, seconds: float) -> None:
         """Count a task that is committed."""
-        self._tiles.inc()
-        self._points.inc(points)
-        self._seconds.observe(seconds)
+        totals = self._totals.setdefault(landscape, Totals())
+        totals.tiles += 1
+        totals.points += points
+        totals.seconds += seconds
+        totals.buckets = [count + (seconds <= most) for count, most in zip(totals.buckets, BUCKETS, strict=True)]
 
-    def failed(self) -> None:
+    def failed(self, landscape: str) -> None:
         """Count a task that is given up."""
-        self._failures.inc()
+        self._totals.setdefault(landscape, Totals()).failures += 1
 
-    def queue(self, waiting: int, workers: int) -> None:
-        """Set how many tasks wait, and how many workers there are."""
-        self._queue.set(waiting)
-        self._workers.set(workers)
+    def publish(self, waiting: int, workers: int) -> None:
+        """Set every metric, which Ray exports at its next report, or when this process leaves it."""
+        self._queue.set(waiting, self._labels)
+        self._workers.set(workers, self._labels)
+        for landscape, totals in self._totals.items():
+            labels = {**self._labels, "landscape": landscape}
+            self._tiles.set(totals.tiles, labels)
+            self._points.set(totals.points, labels)
+            self._failures.set(totals.failures, labels)
+            self._seconds.set(totals.seconds, labels)
+            self._timed.set(totals.tiles, labels)
+            for count, most in zip(totals.buckets, BUCKETS, strict=True):
+                self._within.set(count, {**labels, "le": f"{most:g}" if math.isfinite(most) else "+Inf"})

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +23,7 @@ from landscape.compute.serial import RunOptions
 from landscape.core.errors import Interrupted, JobError
 from landscape.core.grid import Grid
 from landscape.core.progress import stage
+from landscape.core.system import user_name
 
 if TYPE_CHECKING:
     from cluster.driver.pool import Metrics, RayWorkerPool
@@ -220,6 +220,7 @@ class LazyPool:
     """
 
     options: ClusterOptions
+    metrics: Metrics = field(init=False)  # once the workers are hired
     _stack: ExitStack = field(default_factory=ExitStack, init=False)
     _hired: tuple[RayWorkerPool, Callable[[], bool]] | None = field(default=None, init=False)
 
@@ -239,7 +240,7 @@ class LazyPool:
         """
         if self._hired is None:
             # Importing Ray takes seconds, in vain where everything is computed here.
-            from cluster.driver.pool import RayWorkerPool
+            from cluster.driver.pool import Metrics, RayWorkerPool
 
             options = self.options
             session = ray_session(prepared.job, options.address, options.workers, options.allow_open)
@@ -248,17 +249,12 @@ class LazyPool:
             signalled = self._stack.enter_context(graceful_stop())
             pool = RayWorkerPool(prepared, placement, options.workers)
             self._stack.callback(pool.close)
+            self.metrics = Metrics(prepared.run, user_name())
+            self._stack.callback(self.metrics.publish, 0, 0)  # the last tasks, which the session exports as it ends
             self._hired = pool, signalled
         else:
             self._hired[0].dismiss_busy()
         return self._hired
-
-    @cached_property
-    def metrics(self) -> Metrics:
-        """The job's metrics in Ray."""
-        from cluster.driver.pool import Metrics
-
-        return Metrics()
 
 
 @contextmanager

@@ -195,7 +195,7 @@ class WorkerManager(Generic[T]):
             self.lose(name, "no progress for far longer than the median task")
         if now - self._looked > LOOK_SECONDS:
             self._looked = now
-            self._metrics.queue(self._schedule.waiting, len(self._pool.ready))
+            self._metrics.publish(self._schedule.waiting, len(self._pool.ready))
             for name in self._pool.on_draining_nodes():
                 self._schedule.drain(name)
         for name in [name for name in self._schedule.leaving if self._schedule.idle(name)]:

@@ -46,6 +46,7 @@ from landscape.core.errors import (
     printable,
     quoted,
 )
+from landscape.core.system import user_name
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 SYSTEM_ERROR = re.compile(r"\[Errno -?\d+\] ([A-Z][a-z ]+)")  # the cause, in the text of a library's error
@@ -181,6 +182,8 @@ def send(client: Any, rendered: dict[str, Any], listing: SentFiles) -> str:
     given = {name: value for name, value in rendered.items() if name != "files"}
     with write_archive(listing) as path, translate_errors(client.get_address()):
         environment = rendered["runtime_env"]
+        # The head's account is one for all users: without this the job's metrics would not tell them apart.
+        environment = environment | {"env_vars": environment["env_vars"] | {"LOGNAME": user_name()}}
         if "working_dir" in environment:
             environment = environment | {"working_dir": str(path)}
         try:

@@ -1,8 +1,9 @@
-"""How much memory of this machine, or of its container or Slurm job, is free."""
+"""This process and its machine: the memory that is free, its limits, other processes, and who runs it."""
 
 from __future__ import annotations
 
 import ctypes
+import getpass
 import os
 import resource
 import signal
@@ -92,3 +93,11 @@ def _prctl(option: int, value: int) -> None:
     """Set an option of this process; systems other than Linux have none, so orphans are left to themselves there."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def user_name() -> str:
+    """Who runs this process: LOGNAME or USER of the environment, or else the account; its number without a name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may give a process a number that no account has
+        return str(os.getuid())

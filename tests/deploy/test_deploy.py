@@ -12,6 +12,8 @@ import pytest
 import yaml
 from kuberay_schemas import check_manifest
 
+from cluster.driver.pool import OF_LANDSCAPE
+
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 # As they stand in the source; tests/cluster/driver/test_metrics.py finds them on the port of a real Ray.
@@ -45,13 +47,19 @@ def test_the_dashboard_and_the_scrape_read_the_metrics_that_are_exported():
     dashboard = json.loads((DEPLOY / "grafana-dashboard.json").read_text())
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     read = set(re.findall(r"ray_(landscape_\w+)", " ".join(expressions)))
-    assert {name.removesuffix("_bucket") for name in read} == METRICS
+    assert read == METRICS
+    variables = {one["name"]: one["query"] for one in dashboard["templating"]["list"]}
+    for expression in expressions:
+        for selector in re.findall(r"ray_landscape_\w+\{(.*?)\}", expression):
+            labels = dict(re.findall(r'(\w+)=~"\$(\w+)"', selector))
+            assert {"run", "user"} <= labels.keys() <= {*OF_LANDSCAPE, "SessionName"}
+            assert set(labels.values()) <= variables.keys()
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
     for expression in expressions:
         assert expression.count("(") == expression.count(")")
     (scrape,) = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"]
     (kept,) = [rule for rule in scrape["metric_relabel_configs"] if rule["action"] == "keep"]
-    for name in METRICS - {"landscape_tile_seconds"} | {"landscape_tile_seconds_bucket"}:
+    for name in METRICS:
         assert re.fullmatch(kept["regex"], f"ray_{name}")
 
 

@@ -25,7 +25,7 @@ SILENCE = 500  # questions for arrivals without one, until a test is taken to ha
 
 
 class NoMetrics:
-    def queue(self, waiting: int, workers: int) -> None: ...
+    def publish(self, waiting: int, workers: int) -> None: ...
 
 
 class Named(WorkItem[str]):

@@ -49,7 +49,7 @@ class RayAnswers:
     def __init__(self, prepared: PreparedJob, workers: int, stop=lambda: False) -> None:
         self._session = ray_session(prepared.job, None, workers)
         self.pool = RayWorkerPool(prepared, self._session.__enter__(), workers)
-        self.executor = RayExecutor(self.pool, stop, Policy(), Metrics())
+        self.executor = RayExecutor(self.pool, stop, Policy(), Metrics(prepared.run, "somebody"))
 
     def __enter__(self) -> RayAnswers:
         return self

@@ -7,15 +7,18 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from cluster.commands import submit
 from cluster.commands.submit import names_a_job
+from cluster.runtime.shipping import SentFiles
 from cluster.submit import ray_jobs
 from cluster.submit.ray_jobs import WholeLines, fit_to_show, outcome
 from cluster.submit.submission import MOST_JOBS, SentJob, jobs_file, recall, remember
 from landscape.core.errors import NotFoundError
+from landscape.core.system import user_name
 
 RAY_ID = "landscape-run-0badcafe-1"
 
@@ -254,3 +257,30 @@ def test_a_key_in_a_log_is_masked_though_it_comes_in_two_pieces():
 
 def test_an_outcome_needs_no_cluster():
     assert outcome(SimpleNamespace(status=SimpleNamespace(value="FAILED"), driver_exit_code=5)) == 5
+
+
+class RecordingClient:
+    """Ray's client of jobs, as far as `send` uses it; it keeps what was submitted."""
+
+    def get_address(self) -> str:
+        return "http://127.0.0.1:8265"
+
+    def submit_job(self, **arguments: Any) -> str:
+        self.environment = arguments["runtime_env"]["env_vars"]
+        return str(arguments["submission_id"])
+
+
+def test_a_job_is_sent_with_the_name_of_its_user(monkeypatch, tmp_path):
+    monkeypatch.setenv("LOGNAME", "ada")
+    client = RecordingClient()
+    rendered = {"submission_id": "mine-1", "runtime_env": {"env_vars": {"A": "1"}}, "files": {}}
+    assert ray_jobs.send(client, rendered, SentFiles(tmp_path)) == "mine-1"
+    assert client.environment == {"A": "1", "LOGNAME": "ada"}
+    assert rendered["runtime_env"] == {"env_vars": {"A": "1"}}  # what --dry-run shows names no user
+
+
+def test_a_user_without_a_name_has_a_number(monkeypatch):
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda number: {}[number])
+    assert user_name() == str(os.getuid())
