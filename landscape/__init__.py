@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from landscape.problem.terms import Problem
     from landscape.store.importing import import_surface
     from landscape.store.resampling import Bootstrap, bootstrap, by_class, subset
-    from landscape.store.results import Run, open_run, remove_landscape, rename_landscape
+    from landscape.store.results import Run, open_run, remove_landscape, remove_run, rename_landscape
     from landscape.store.status import list_runs
     from landscape.surface.surface import Axis, ProjectedPath, Surface
     from landscape.surface.topology import Topology, topology_of
@@ -52,7 +52,7 @@ _HOMES = {
     "problem.terms": ("Problem",),
     "store.importing": ("import_surface",),
     "store.resampling": ("Bootstrap", "bootstrap", "by_class", "subset"),
-    "store.results": ("Run", "open_run", "remove_landscape", "rename_landscape"),
+    "store.results": ("Run", "open_run", "remove_landscape", "remove_run", "rename_landscape"),
     "store.status": ("list_runs",),
     "surface.surface": ("Axis", "ProjectedPath", "Surface"),
     "surface.topology": ("Topology", "topology_of"),
@@ -96,6 +96,7 @@ __all__ = [
     "read_trajectory",
     "refine",
     "remove_landscape",
+    "remove_run",
     "rename_landscape",
     "run",
     "subset",

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from cluster.commands.output import ANYONE, AS_RECORDED, Callback, JobRunner, Json, Workers, show, with_tables
 from cluster.runtime.console import align, divert_stdout
 from cluster.runtime.logs import write_remark
-from cluster.runtime.options import Flag, MaybeWhole, Words
+from cluster.runtime.options import Duration, Flag, MaybeWhole, Words
 from landscape.core.errors import DONE, FAILED, JobError, LandscapeError, NotFoundError, flat, quoted
 from landscape.core.text import seconds_text
+
+if TYPE_CHECKING:
+    from landscape.store.runs import RunContents
 
 LONGEST_NAMES = 60
 
 
-def list_(folder: str = ".", *, json: Json = False) -> int:
+def list_(folder: str = ".", *, older_than: Duration = None, json: Json = False) -> int:
     """List the runs below a folder: state, evaluations, size on disk, when they were last written, landscapes.
 
     Exit code 1 where something of a run cannot be read.
@@ -30,20 +33,23 @@ def list_(folder: str = ".", *, json: Json = False) -> int:
     ----------
     folder
         A folder, searched at every depth, or a URL such as s3://bucket/runs.
+    older_than
+        Only runs that were last written longer ago, such as 30d, 12h or 90min, and that nothing writes now.
     """
     from landscape.store.status import list_runs
 
-    rows = list_runs(folder)
+    rows = list_runs(folder, older_than)
     if rows or json:
         show(rows, json, list_text(rows))
     else:
-        write_remark(f"no runs in {flat(folder)}")
+        write_remark(f"no runs in {flat(folder)}" + ("" if older_than is None else " are that old"))
     return DONE if all(row["readable"] for row in rows) else FAILED
 
 
 def list_text(rows: list[dict[str, Any]]) -> str:
     """The rows of `list_runs` as aligned lines, each with its problem below it."""
-    cells = [("run", "state", "points", "size", "written", "landscapes"), *map(_cells, rows)]
+    head_cells = ("run", "state", "points", "size", "trajectory", "checkpoints", "written", "landscapes")
+    cells = [head_cells, *map(_cells, rows)]
     head, *lines = align(cells)
     problems = [f"\n  {flat(row['problem'], 1000)}" if row["problem"] else "" for row in rows]
     return "\n".join([head, *(line + problem for line, problem in zip(lines, problems, strict=True))])
@@ -57,6 +63,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         state_text(row),
         f"{row['done']}/{row['points']}",
         size_text(row["bytes"]),
+        *(size_text(row["parts"][part]) if row["parts"][part] else "" for part in ("trajectory", "checkpoints")),
         "" if age is None else f"{age_text(age)} ago",
         flat(", ".join(names), LONGEST_NAMES),
     )
@@ -193,44 +200,105 @@ def rename(run: str, name: str, new: str) -> None:
     write_remark(f"{flat(name)} is {flat(new)} now; a job that goes on with it needs `name: {flat(new)}`", "renamed")
 
 
-def rm(run: str, *names: str, yes: Annotated[bool, Parameter(name=["--yes", "-y"], negative="")] = False) -> int:
-    """Remove landscapes from a run, with all their values; on a terminal it asks first.
+def rm(
+    run: str,
+    *names: str,
+    trajectory: Flag = False,
+    checkpoints: Flag = False,
+    yes: Annotated[bool, Parameter(name=["--yes", "-y"], negative="")] = False,
+) -> int:
+    """Remove a run, or landscapes of it with all their values; on a terminal it lists what goes and asks first.
 
     An extension that is begun, NAME.extending, goes with its landscape; by its own name it is removed alone. Refused
-    where a driver writes the run, and where something lies in a landscape that this software did not write; then none
-    of them is removed. Killed in the middle, the same command goes on.
+    where something writes the run, and where something lies in a landscape that this software did not write; then
+    nothing is removed. Other files in the run, and links, are left, and named. Killed in the middle, the same command
+    goes on.
 
     Parameters
     ----------
     run
         The run folder or URL.
     names
-        The landscapes; `landscape status RUN` lists them.
+        The landscapes; `landscape status RUN` lists them. Default: the whole run.
+    trajectory
+        Remove the snapshots alone; landscapes keep their values, but what needs weights ends, such as `extend`.
+    checkpoints
+        Remove the checkpoints alone; a training that is not done cannot go on.
     yes
         Do not ask.
     """
-    from landscape.store.results import remove_landscapes
+    from landscape.store.results import remove_landscapes, remove_run
 
-    if not names:
-        raise JobError("names: must name one landscape or more; `landscape status RUN` lists them")
+    parts = [part for part, chosen in (("trajectory", trajectory), ("checkpoints", checkpoints)) if chosen]
+    if names and parts:
+        raise JobError(f"names: cannot be given with --{parts[0]}; give two commands")
     if not yes and not sys.stdin.isatty():
         raise JobError("yes: is needed where nobody can be asked; give --yes to remove without asking")
-    removed = remove_landscapes(run, names, (lambda path, names: True) if yes else _ask)
-    if not removed:
+    if names:
+        removed = remove_landscapes(run, names, (lambda path, names: True) if yes else _ask)
+        gone = [(flat(name), name) for name in removed]
+    else:
+        contents = remove_run(run, parts, (lambda path, contents: True) if yes else _ask_of_run)
+        gone = [] if contents is None else [(text, "") for text in _contents_lines(run, contents)]
+        if contents is not None and not gone:
+            write_remark(f"nothing of that is in {flat(run)}")
+            return DONE
+        if contents is not None and contents.foreign:
+            left = flat(", ".join(contents.foreign), 1000)
+            write_remark(f"left in {flat(run)}, as this software did not write it: {left}", "left")
+    if not gone:
         write_remark("nothing was removed")
         return FAILED
-    for name in removed:
-        write_remark(f"removed {flat(name)} from {flat(run)}", "removed", landscape=name)
+    for text, name in gone:
+        write_remark(f"removed {text} from {flat(run)}", "removed", landscape=name)
     return DONE
 
 
+def _ask_of_run(run: str, contents: RunContents) -> bool:
+    """List on stderr what of a run is removed, and what is left, and ask."""
+    from landscape.store.status import list_runs
+
+    (row,) = list_runs(run)
+    age = "" if row["age_seconds"] is None else f", written {age_text(row['age_seconds'])} ago"
+    print(f"run {flat(run)} ({size_text(row['bytes'])}{age}):", file=sys.stderr)
+    for text in _contents_lines(run, contents, row["parts"]):
+        print(f"  remove {text}", file=sys.stderr)
+    if contents.foreign:
+        print(f"  leave {flat(', '.join(contents.foreign), 1000)}", file=sys.stderr)
+    return _confirm("remove this? [y/N] ")
+
+
+def _contents_lines(run: str, contents: RunContents, sizes: Mapping[str, int | None] | None = None) -> list[str]:
+    """The parts of a run in words, without those that are empty."""
+    from landscape.store.landscape import LandscapeStore
+
+    sizes = sizes or {}
+    counts = {"landscapes": len(contents.landscapes), **{part: len(files) for part, files in contents.files.items()}}
+    lines = []
+    for part, count in counts.items():
+        size = f" ({size_text(sizes[part])})" if sizes.get(part) else ""
+        if count and part == "landscapes":
+            stores = [LandscapeStore.find(run, name) if sizes else None for name in contents.landscapes]
+            described = [_describe(*one) for one in zip(contents.landscapes, stores, strict=True)] if sizes else []
+            lines.append(f"landscapes{size}: {', '.join(described or map(flat, contents.landscapes))}")
+        elif count:
+            noun = {"trajectory": "the trajectory", "checkpoints": "the checkpoints"}.get(part, "the run's other files")
+            lines.append(f"{noun}{size}: {count} file{'s' * (count > 1)}")
+    return lines
+
+
 def _ask(run: str, names: list[str]) -> bool:
-    """Ask on stderr, since stdout is for data; no answer means no."""
+    """Ask on stderr whether these landscapes shall be removed."""
     from landscape.store.landscape import LandscapeStore
 
     stores = [LandscapeStore.find(run, name) for name in names]
     parts = [_describe(name, store) for name, store in zip(names, stores, strict=True)]
-    print(f"remove {', '.join(parts)} from {flat(run)}? [y/N] ", end="", file=sys.stderr, flush=True)
+    return _confirm(f"remove {', '.join(parts)} from {flat(run)}? [y/N] ")
+
+
+def _confirm(question: str) -> bool:
+    """Ask on stderr, since stdout is for data; no answer means no."""
+    print(question, end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 

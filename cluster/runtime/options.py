@@ -32,10 +32,25 @@ def _number(kind: Any, tokens: Sequence[Token]) -> float:
     return number
 
 
+UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+
+
+def _seconds(kind: Any, tokens: Sequence[Token]) -> float:
+    match = re.fullmatch(rf"([0-9]{{1,9}}(?:\.[0-9]{{1,9}})?) ?({'|'.join(UNITS)})", tokens[0].value)
+    if match is None:
+        units = ", ".join(UNITS)
+        raise CoercionError(
+            msg=f"must be a number with one of the units {units}, such as 30d, not {quoted(tokens[0].value)}",
+            token=tokens[0],
+        )
+    return float(match[1]) * UNITS[match[2]]
+
+
 MaybeFlag = Annotated[bool | None, Parameter()]  # --NAME, --no-NAME, or neither
 Flag = Annotated[bool, Parameter(negative="")]
 Words = Annotated[list[str] | None, Parameter(negative="")]
 MaybeNumber = Annotated[float | None, Parameter(converter=_number)]
+Duration = Annotated[float | None, Parameter(converter=_seconds)]  # in seconds
 Whole = Annotated[int, Parameter(converter=_whole_numbers)]
 MaybeWhole = Annotated[int | None, Parameter(converter=_whole_numbers)]
 ManyWhole = Annotated[list[int] | None, Parameter(converter=_whole_numbers, consume_multiple=True, negative="")]

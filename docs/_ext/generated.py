@@ -93,6 +93,7 @@ GROUPS = {
     "Tidy": (
         "landscape.list_runs",
         "landscape.remove_landscape",
+        "landscape.remove_run",
         "landscape.rename_landscape",
         "landscape.import_surface",
     ),

@@ -8,6 +8,8 @@ import os.path
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -177,20 +179,41 @@ def _timed(name: str, operation: Callable[[], object]) -> tuple[str, float]:
 # ----------------------------------------------------------------------------------------------------
 
 
-def bytes_of(run: Place) -> int:
-    """Bytes of all files below a folder. Links are not followed, and files deleted meanwhile are left out.
+@dataclass(frozen=True)
+class Usage:
+    """The bytes of a file, or of all files below a folder, and when one of them was last written; None without one."""
+
+    bytes: int = 0
+    changed: datetime | None = None
+
+    def with_file(self, size: int, changed: datetime) -> Usage:
+        """The same with one more file."""
+        return Usage(self.bytes + size, changed if self.changed is None else max(self.changed, changed))
+
+
+def usage_of(run: Place) -> dict[str, Usage]:
+    """The usage of everything right below a folder, by its name there.
+
+    Links are not followed, and files deleted meanwhile are left out.
 
     Raises:
         StoreError: the object store does not answer.
     """
     folder: Any = open_folder(run)
+    usage: dict[str, Usage] = {}
     if "://" in folder.name:
         import obstore
 
-        return int(folder.ask(lambda: sum(entry["size"] for batch in obstore.list(folder.store) for entry in batch)))
-    total = 0
+        for entry in folder.ask(lambda: [one for batch in obstore.list(folder.store) for one in batch]):
+            name = entry["path"].partition("/")[0]
+            usage[name] = usage.get(name, Usage()).with_file(entry["size"], entry["last_modified"])
+        return usage
     for above, _, names in os.walk(folder.name):
         for name in names:
+            path = os.path.join(above, name)
             with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(above, name)).st_size
-    return total
+                status = os.lstat(path)
+                first = os.path.relpath(path, folder.name).partition(os.sep)[0]
+                changed = datetime.fromtimestamp(status.st_mtime, UTC)
+                usage[first] = usage.get(first, Usage()).with_file(status.st_size, changed)
+    return usage

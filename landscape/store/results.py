@@ -13,20 +13,53 @@ from landscape.core.errors import JobError, LandscapeError, NotFoundError, quote
 from landscape.core.files import PARTIAL, Folder, Place
 from landscape.core.folders import open_folder
 from landscape.core.grid import AXIS_NAMES
-from landscape.core.lock import driver_alive, run_lock
+from landscape.core.lock import (
+    LOCK,
+    TRAINING_LOCK,
+    driver_alive,
+    run_lock,
+    training_alive,
+    training_lock,
+)
 from landscape.core.text import digest
 from landscape.core.validation import LONGEST_LANDSCAPE_NAME, landscape_name
 from landscape.job.reading import read_job
 from landscape.model.history import read_history
 from landscape.model.packed_snapshots import logged_beyond
-from landscape.model.run_files import read_info, read_measures
+from landscape.model.run_files import (
+    CHECKPOINTS,
+    INFO_FILE,
+    LAUNCH_FILE,
+    REPLACING,
+    read_info,
+    read_measures,
+)
+from landscape.model.run_files import (
+    FOLDER as TRAJECTORY,
+)
+from landscape.model.run_files import (
+    STAGED as STAGED_TRAJECTORY,
+)
 from landscape.model.snapshots import Trajectory, read_trajectory
 from landscape.store.chunk_io import DurableStore
 from landscape.store.commit import finish_move, move_landscape
 from landscape.store.documents import FOLDER, LEVELS, METADATA, Documents
 from landscape.store.format import with_stderr
 from landscape.store.landscape import LandscapeStore
-from landscape.store.runs import Move, describe, is_free, landscape_names, open_zarr, read_move, survey, write_error
+from landscape.store.runs import (
+    CARDS,
+    OWN_FILES,
+    Move,
+    RunContents,
+    contents_of,
+    describe,
+    is_free,
+    landscape_names,
+    open_zarr,
+    read_move,
+    survey,
+    write_error,
+)
 from landscape.surface.record import Record
 from landscape.surface.surface import RISE_STDERR, Surface
 
@@ -343,6 +376,125 @@ def remove_landscapes(
         for name in removed:
             remove_stored(path, name)
     return removed
+
+
+def remove_run(
+    run: str | Path,
+    parts: Sequence[str] = (),
+    confirmed: Callable[[str, RunContents], bool] = lambda run, contents: True,
+) -> RunContents | None:
+    """Remove a run, all that this software wrote there; or only its trajectory or checkpoints.
+
+    Files of others, and links, are left where they are, with their folders. Each landscape is there for readers whole,
+    or not at all. If the process is killed meanwhile, the same call goes on.
+
+    Args:
+        parts: `trajectory`, `checkpoints`, or both; default: the whole run.
+        confirmed: called with the run's path and what would be removed; no lock is held meanwhile.
+
+    Returns:
+        What was removed, and the foreign files that are left; None if `confirmed` returned False.
+
+    Raises:
+        NotFoundError: there is no such run.
+        JobError: an unknown part.
+        LandscapeError: a driver or a training writes the run, a service answers for it, a landscape cannot be read, or
+            it holds files that this software did not write; nothing is removed then.
+
+    Example:
+        >>> import torch
+        >>> from landscape import Job, Problem, remove_run, run
+        >>> def problem():
+        ...     return Problem.supervised(torch.nn.Linear(2, 2), (torch.ones(8, 2), torch.zeros(8).long()))
+        >>> landscapes = [{"name": "rough", "size": 3}]
+        >>> _ = run(Job(run="runs/old", problem=problem, num_samples=8, tile=3, landscapes=landscapes))
+        >>> remove_run("runs/old").landscapes
+        ('rough',)
+    """
+    if unknown := sorted(set(parts) - {TRAJECTORY, CHECKPOINTS}):
+        raise JobError(f"parts: must be {TRAJECTORY} or {CHECKPOINTS}, not {quoted(unknown[0])}")
+    path = open_run(run).path
+    contents_of(path)  # refuses what is no run before a lock is put there
+    _refuse_driven(path)
+    if training_alive(path):
+        with training_lock(path):
+            pass
+    _refuse_served(path)
+    try:
+        contents = _removable_contents(path, parts)
+    except OSError as error:  # one of its landscapes is a link
+        raise write_error(path, error) from error
+    if not contents.landscapes and not any(contents.files.values()):
+        return contents
+    if not confirmed(path, contents):
+        return None
+    with writing(path), training_lock(path):
+        present = _removable_contents(path, parts)  # with the files of these locks
+        for name in present.landscapes:
+            remove_stored(path, name)
+        _delete_files(open_folder(path), [file for files in present.files.values() for file in files])
+    if not parts:
+        _delete_empty_folders(path)
+    return contents
+
+
+def _refuse_served(run: str) -> None:
+    """Refuse a run for which a service on this machine answers.
+
+    Raises:
+        LandscapeError: names the service.
+    """
+    try:
+        from landscape.core.http import services_of
+    except ImportError:  # without the packages of a service there is none
+        return
+    if served := services_of(run):
+        raise LandscapeError(
+            f"run: {quoted(run)} is served by process {served[0].pid} on {served[0].host}; stop it first"
+        )
+
+
+def _removable_contents(run: str, parts: Sequence[str]) -> RunContents:
+    """What a removal of the whole run, or of these parts of it, takes away.
+
+    Raises:
+        LandscapeError: one of the landscapes cannot be removed, or the trajectory is being replaced.
+    """
+    contents = contents_of(run)
+    if not parts:
+        for name in contents.landscapes:
+            removable(run, name)
+        return contents
+    if TRAJECTORY in parts and REPLACING in read_info(run):
+        raise LandscapeError(
+            f"run: the trajectory of {quoted(run)} is being replaced; give the command that was broken off again first"
+        )
+    return RunContents((), {part: contents.files[part] for part in parts}, ())
+
+
+def _delete_files(folder: Folder, paths: Sequence[str]) -> None:
+    """Delete files; those by which a folder is known as a run last, so that a removal can be repeated until then."""
+    last = [path for path in (INFO_FILE, LAUNCH_FILE, f"{FOLDER}/{METADATA}", LOCK, TRAINING_LOCK) if path in paths]
+    first = [path for path in paths if path not in (*last, *CARDS)]
+    folder.map(folder.delete, first)
+    for above in {path.rpartition("/")[0] for path in first}:
+        folder.sync_names(above)
+    for path in last:
+        folder.delete(path)
+    folder.sync_names("")
+
+
+def _delete_empty_folders(run: str) -> None:
+    """Delete the folders that a removed run leaves empty, itself included; an object store has none."""
+    if "://" in run:
+        return
+    for name in [*OWN_FILES, *filter(STAGED_TRAJECTORY.fullmatch, open_folder(run).folders(""))]:
+        if name and not os.path.islink(os.path.join(run, name)):
+            for above, _, _ in os.walk(os.path.join(run, name), topdown=False):
+                with contextlib.suppress(OSError):  # not empty
+                    os.rmdir(above)
+    with contextlib.suppress(OSError):
+        os.rmdir(run)
 
 
 def rename_landscape(run: str | Path, name: str, new: str) -> None:

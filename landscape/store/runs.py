@@ -4,14 +4,33 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from zarr.abc.store import Store
 
 from landscape.core.errors import JobError, LandscapeError, NotFoundError, flat, quoted
-from landscape.core.files import Folder, Place
+from landscape.core.files import PARTIAL, Folder, Place
 from landscape.core.folders import open_folder
+from landscape.core.lock import CARD, LOCK, TRAINING_CARD
+from landscape.model.run_files import (
+    CHECKPOINTS,
+    INFO_FILE,
+    LAUNCH_FILE,
+    SNAPSHOT_NAME,
+)
+from landscape.model.run_files import (
+    FOLDER as TRAJECTORY,
+)
+from landscape.model.run_files import (
+    NAME as CHECKPOINT_NAME,
+)
+from landscape.model.run_files import (
+    STAGED as STAGED_TRAJECTORY,
+)
 from landscape.store.chunk_io import DurableStore
 from landscape.store.documents import FOLDER, LEVELS, Documents, LandscapeSummary, is_same
 from landscape.surface.record import Record
@@ -337,3 +356,82 @@ def write_error(run: str, error: OSError) -> LandscapeError:
         f"run {quoted(run, 300)} cannot be written: {reason}; what was committed is intact: "
         "make room or mend the rights, then give the same command again"
     )
+
+
+# ----------------------------------------------------------------------------------------------------
+# What lies in a run, as far as the names of files tell.
+
+
+@dataclass(frozen=True)
+class RunContents:
+    """What lies in a run.
+
+    Attributes:
+        landscapes: the names of its landscapes, also of half-made ones and unfinished imports.
+        files: the paths of the other files that this software wrote, by the part of the run: trajectory, checkpoints,
+            others.
+        foreign: the names or paths of everything else, which is never removed: other files, and links.
+    """
+
+    landscapes: tuple[str, ...]
+    files: Mapping[str, Sequence[str]]
+    foreign: tuple[str, ...]
+
+
+# The files beside the landscapes, by the folder that they lie in; '' is the run itself.
+OTHERS = "others"
+OWN_FILES = {
+    "": r"(run|measures|launch|driver|training)\.json|history\.jsonl|(driver|training)\.lock",
+    TRAJECTORY: SNAPSHOT_NAME.pattern,
+    CHECKPOINTS: rf"{CHECKPOINT_NAME.pattern}|begun",
+    "logs": r"rank-\d+\.log",
+    "measures": r"[0-9a-f]+\.npz",
+    "curvature": r".+",
+    "served": r"[^/]+\.points|\.lock",
+    FOLDER: r"zarr\.json|\.making-[^/]+|\.moving",
+}
+CARDS = (CARD, TRAINING_CARD)  # end with the locks that they describe
+
+
+def contents_of(run: Place) -> RunContents:
+    """What lies in a run, from the names of its files alone. Links are not followed.
+
+    Raises:
+        NotFoundError: the folder is no run.
+    """
+    folder = open_folder(run)
+    names, below = folder.names(""), folder.folders("")
+    if not {*names, *below} & {INFO_FILE, LAUNCH_FILE, FOLDER, LOCK}:
+        raise NotFoundError(
+            f"run: {quoted(folder.name, 300)} is no run: it has neither {INFO_FILE} nor {FOLDER}; `landscape list "
+            "FOLDER` lists the runs of a folder"
+        )
+    own: dict[str, list[str]] = {TRAJECTORY: [], CHECKPOINTS: [], OTHERS: []}
+    foreign: list[str] = []
+
+    def sort_in(above: str, name: str) -> None:
+        path = f"{above}/{name}" if above else name
+        known = re.fullmatch(OWN_FILES[above], name) or (PARTIAL in name.rpartition("/")[2] and name.startswith("."))
+        (foreign if not known else own.get(above, own[OTHERS])).append(path)
+
+    for name in names:
+        sort_in("", name)
+
+    def is_link(path: str) -> bool:
+        return "://" not in folder.name and os.path.islink(folder.place(path))
+
+    landscapes: list[str] = []
+    for above in below:
+        if STAGED_TRAJECTORY.fullmatch(above) and not is_link(above):
+            own[OTHERS] += [f"{above}/{path}" for path in folder.stamps(above)]
+        elif above not in OWN_FILES or is_link(above):
+            foreign.append(f"{above}/")
+        elif above == FOLDER:
+            landscapes = [name for name in folder.folders(FOLDER) if not is_link(f"{FOLDER}/{name}")]
+            foreign += [f"{FOLDER}/{name}/" for name in folder.folders(FOLDER) if name not in landscapes]
+            for name in folder.names(FOLDER):
+                sort_in(FOLDER, name)
+        else:
+            for name in folder.stamps(above):
+                sort_in(above, name)
+    return RunContents(tuple(landscapes), own, tuple(foreign))

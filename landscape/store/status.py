@@ -15,10 +15,12 @@ from typing import Any
 
 from landscape.core.errors import LandscapeError, NotFoundError, flat, quoted
 from landscape.core.files import Folder
-from landscape.core.folders import bytes_of, open_folder
+from landscape.core.folders import Usage, open_folder, usage_of
 from landscape.core.lock import driver_alive
 from landscape.core.text import digest
 from landscape.model.history import log_end, training_state
+from landscape.model.run_files import CHECKPOINTS, HISTORY_FILE
+from landscape.model.run_files import FOLDER as TRAJECTORY
 from landscape.store.changes import file_stamp
 from landscape.store.landscape import LandscapeStore
 from landscape.store.results import Run
@@ -401,20 +403,25 @@ def _landscape_row(status: Mapping[str, Any]) -> Row:
 # A run that another process is removing looks damaged until it is gone. A damaged run is therefore read again after a
 # pause, until no more files vanish, or `MOST_READINGS` times.
 PAUSE_SECONDS, MOST_READINGS = 0.2, 25
+PARTS = {"landscapes": "landscapes.zarr", "trajectory": TRAJECTORY, "checkpoints": CHECKPOINTS}  # their folders
 
 
-def list_runs(folder: str | Path = ".") -> list[dict[str, Any]]:
+def list_runs(folder: str | Path = ".", older_than: float | None = None) -> list[dict[str, Any]]:
     """The runs in a folder or at a URL, at every depth, sorted by name; the folder itself may be a run.
 
     Runs that other processes remove meanwhile are left out.
 
+    Args:
+        older_than: seconds; only runs that were last written longer ago, and that nothing writes now.
+
     Returns:
         A dict per run: `run` (its path), `name` (its path below the folder), `state` (running, unreadable, damaged,
         interrupted, partial, complete, or empty if it has no landscapes), `done` and `points` (evaluations), `bytes`
-        (of all its files; None if unknown), `changed` (the time of the last write, in ISO format), `age_seconds` (since
-        then), `landscapes` (of each its name, size, state, done, points), `model`, `training` (the state of its
-        training; None if `landscape train` did not begin it), `problem` (the first one, as a phrase), and `readable`
-        (False if a part of it cannot be read, nor its copy in the root's document).
+        (of all its files; None if unknown), `parts` (bytes of its landscapes, trajectory and checkpoints), `changed`
+        (the time of the last write, in ISO format), `age_seconds` (since then), `landscapes` (of each its name, size,
+        state, done, points), `model`, `training` (the state of its training; None if `landscape train` did not begin
+        it), `problem` (the first one, as a phrase), and `readable` (False if a part of it cannot be read, nor its copy
+        in the root's document).
 
     Raises:
         NotFoundError: there is no such folder.
@@ -435,17 +442,21 @@ def list_runs(folder: str | Path = ".") -> list[dict[str, Any]]:
         open_place(str(folder))  # refuses a folder that was removed meanwhile
         raise LandscapeError(f"folder {quoted(place.name)} cannot be searched: {place.problem}")
     rows = [_row(run) for run in place.runs]
-    return [row for row in rows if row is not None]
+    return [row for row in rows if row is not None and (older_than is None or _is_older(row, older_than))]
+
+
+def _is_older(row: Mapping[str, Any], seconds: float) -> bool:
+    written = RUNNING in (row["state"], row["training"])
+    return not written and row["age_seconds"] is not None and row["age_seconds"] > seconds
 
 
 def _row(run: FoundRun) -> dict[str, Any] | None:
     """The row of a run; None if it was removed meanwhile."""
-    row = _settled_row(run)
-    when = _last_write(run, row.get("when"))
+    row, usage = _settled_row(run), _usage(run)
+    when = _last_write(run, row.get("when"), usage or {})
     training, problem = _listed_training(run)
     if problem:
         row |= {"problem": row["problem"] or problem, "readable": False}
-    size = _bytes(run)
     if not _is_there(run):
         return None
     names = ("name", "state", "done", "points", "landscapes", "model", "problem", "readable")
@@ -453,7 +464,8 @@ def _row(run: FoundRun) -> dict[str, Any] | None:
         "run": run.path,
         **{name: row.get(name) for name in names},
         "training": training,
-        "bytes": size,
+        "bytes": None if usage is None else sum(one.bytes for one in usage.values()),
+        "parts": {part: None if usage is None else usage.get(name, Usage()).bytes for part, name in PARTS.items()},
         "changed": when.isoformat(timespec="seconds") if when else None,
         "age_seconds": max(0.0, (datetime.now(UTC) - when).total_seconds()) if when else None,
     }
@@ -499,18 +511,22 @@ def _files(folder: Folder) -> set[str]:
         return set()
 
 
-def _bytes(run: FoundRun) -> int | None:
+def _usage(run: FoundRun) -> dict[str, Usage] | None:
     try:
-        return bytes_of(run.path)
+        return usage_of(run.path)
     except LandscapeError:
         return None
 
 
-def _last_write(run: FoundRun, recorded: Any) -> datetime | None:
-    """The time of the last write of a run, as it is recorded; else from the times of its folders, if it is local."""
-    try:
+def _last_write(run: FoundRun, recorded: Any, usage: Mapping[str, Usage]) -> datetime | None:
+    """The time of the last write of a run, as its landscapes record it, or by the files of its training if later.
+
+    A local run that has neither has the time of its folders.
+    """
+    times = [one.changed for name, one in usage.items() if name in (HISTORY_FILE, TRAJECTORY, CHECKPOINTS)]
+    with contextlib.suppress(ValueError):
         time_recorded = datetime.fromisoformat(str(recorded))
-    except ValueError:
-        nanoseconds = changed(run)
-        return datetime.fromtimestamp(nanoseconds / 1e9, UTC) if nanoseconds else None
-    return time_recorded if time_recorded.tzinfo else time_recorded.replace(tzinfo=UTC)
+        times.append(time_recorded if time_recorded.tzinfo else time_recorded.replace(tzinfo=UTC))
+    if not times and (nanoseconds := changed(run)):
+        return datetime.fromtimestamp(nanoseconds / 1e9, UTC)
+    return max((time for time in times if time is not None), default=None)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_models import make_job, quadratic_problem
@@ -41,7 +43,7 @@ def call(capsys, monkeypatch, logging_as_it_was) -> Called:
         code = command()
         said = capsys.readouterr()
         assert said.out == ""
-        assert said.err.count("\n") <= 3
+        assert said.err.count("\n") <= 7
         return code, said.err
 
     return give
@@ -75,7 +77,56 @@ def test_what_cannot_be_done_ends_with_the_code_that_says_why(place, call):
     assert call("rm", place, "c", "--yes")[0] == call("rename", place, "c", "z")[0] == 3
     assert call("rm", place / "x", "c", "--yes")[0] == call("rename", place / "x", "c", "z")[0] == 3
     assert call("rename", place, "a", "b")[0] == call("rename", place, "a", "x/y")[0] == call("rm", place)[0] == 2
+    assert call("rm", place, "a", "--trajectory", "--yes")[0] == 2
     assert list(open_run(place)) == ["a", "b"]
+
+
+def test_rm_of_a_run_lists_what_goes_and_asks(place, call):
+    (place / "run.json").write_text('{"created": "2020-02-03T04:05:06+00:00"}')
+    (place / "trajectory").mkdir()
+    (place / "trajectory" / "epoch-00001.safetensors").write_bytes(bytes(2048))
+    (place / "notes.txt").write_text("mine")
+    code, said = call("rm", place, answer="n\n")
+    assert code == 1
+    first, *lines = said.splitlines()
+    assert first.startswith(f"run {place} (")
+    assert re.fullmatch(r"  remove landscapes \(.*KiB\): a \(3 × 3 points\), b \(3 × 3 points\)", lines[0])
+    assert lines[1] == "  remove the trajectory (2 KiB): 1 file"
+    assert lines[2].startswith("  remove the run's other files: ")
+    assert lines[3:] == ["  leave notes.txt", "remove this? [y/N] nothing was removed"]
+    assert list(open_run(place)) == ["a", "b"]
+    assert call("rm", place, "--trajectory", "--yes") == (0, f"removed the trajectory: 1 file from {place}\n")
+    assert call("rm", place, "--checkpoints", "--yes") == (0, f"nothing of that is in {place}\n")
+    code, said = call("rm", place, answer="y\n")
+    assert code == 0
+    assert f"left in {place}, as this software did not write it: notes.txt" in said
+    assert f"removed landscapes: a, b from {place}" in said
+    assert [path.name for path in place.iterdir()] == ["notes.txt"]
+    assert call("rm", place, "--yes")[0] == 3
+
+
+def test_list_older_than_leaves_out_what_is_young_or_written(place, capsys, monkeypatch, logging_as_it_was):
+    for name in ("old", "trained", "driven"):
+        (place.parent / name).mkdir()
+        (place.parent / name / "run.json").write_text('{"created": "2020-02-03T04:05:06+00:00"}')
+    (place.parent / "trained" / "history.jsonl").write_text("")  # written now, by a training that began long ago
+
+    def listed(*words: str) -> tuple[int, list[dict[str, Any]], str]:
+        monkeypatch.setattr(sys, "argv", ["landscape", "list", str(place.parent), *words, "--json"])
+        code = command()
+        out, err = capsys.readouterr()
+        return code, json.loads(out or "[]"), err
+
+    with run_lock(str(place.parent / "driven")):
+        assert [row["name"] for row in listed("--older-than", "30d")[1]] == ["old"]
+    assert [row["name"] for row in listed("--older-than", "1.5 w")[1]] == ["driven", "old"]
+    rows = listed("--older-than=0s")[1]
+    assert [row["name"] for row in rows] == ["driven", "old", "one", "trained"]
+    assert rows[2]["parts"] == {"landscapes": rows[2]["bytes"], "trajectory": 0, "checkpoints": 0}
+    for wrong in ("30", "d", "-1d", "nan d", "1y"):
+        code, _, err = listed(f"--older-than={wrong}")
+        assert code == 2
+        assert "must be a number with one of the units s, min, h, d, w, such as 30d" in err
 
 
 def test_list_prints_the_runs_below_the_current_folder(place, capsys, monkeypatch, logging_as_it_was):

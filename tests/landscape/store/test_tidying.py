@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from object_stores import Raw, new_url, use
 from small_models import LOOK, Counter, make_job, quadratic_problem
 
 from landscape import (
@@ -17,11 +19,14 @@ from landscape import (
     extend,
     open_run,
     remove_landscape,
+    remove_run,
     rename_landscape,
     run,
 )
+from landscape.core import http
 from landscape.core.errors import Interrupted
-from landscape.core.lock import run_lock
+from landscape.core.files import LocalFolder
+from landscape.core.lock import run_lock, training_lock
 from landscape.page.runs import LandscapeReader, RunReader
 from landscape.store.results import remove_landscapes
 from landscape.store.status import FoundRun, GoneError
@@ -152,3 +157,139 @@ def test_a_reader_follows_a_landscape_whose_renaming_was_broken_off(place):
     remove_landscape(place, "b")  # finishes what was broken off
     assert reader.view(("loss",)).surface.loss.size == 9
     assert sorted(path.name for path in (place / "landscapes.zarr").iterdir()) == ["z", "zarr.json"]
+
+
+# -- whole runs ------------------------------------------------------------------------------------------------------
+
+TRAINED = {
+    "run.json": b"{}",
+    "history.jsonl": b"",
+    "launch.json": b"{}",
+    "trajectory/epoch-00001.safetensors": b"weights",
+    "checkpoints/step-00000400.pt": b"state",
+    "checkpoints/begun": b"",
+    "logs/rank-0.log": b"",
+    "measures.json": b"{}",
+    "measures/0f1e.npz": b"",
+    "curvature/a/key/step-00007": b"",
+    "served/a-0f1e.points": b"",
+}
+
+
+@pytest.fixture
+def trained(place: Path) -> Path:
+    """The run with all that a training, measures and a service leave there."""
+    for name, data in TRAINED.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_bytes(data)
+    return place
+
+
+def test_a_whole_run_is_removed_with_its_folder(trained):
+    removed = remove_run(trained)
+    assert removed is not None
+    assert removed.landscapes == ("a", "b")
+    assert sorted(path for files in removed.files.values() for path in files if "landscapes.zarr" not in path)[:2] == [
+        "checkpoints/begun", "checkpoints/step-00000400.pt",
+    ]  # fmt: skip
+    assert removed.foreign == ()
+    assert not trained.exists()
+    with pytest.raises(NotFoundError, match="does not exist"):
+        remove_run(trained)
+
+
+def test_of_a_run_the_trajectory_or_the_checkpoints_alone_are_removed(trained):
+    surface = open_run(trained)["a"].loss.tobytes()
+    assert remove_run(trained, ["checkpoints"], lambda run, contents: False) is None
+    remove_run(trained, ["checkpoints"])
+    left = {name for name in TRAINED if not name.startswith("checkpoints")}
+    assert {name for name in TRAINED if (trained / name).exists()} == left
+    remove_run(trained, ["trajectory"])
+    assert not (trained / "trajectory" / "epoch-00001.safetensors").exists()
+    assert (trained / "history.jsonl").exists()
+    assert open_run(trained)["a"].loss.tobytes() == surface
+    with pytest.raises(JobError, match="parts: must be trajectory or checkpoints, not 'logs'"):
+        remove_run(trained, ["logs"])
+
+
+def test_what_is_not_ours_stays_and_no_link_is_followed(trained, tmp_path):
+    outside = tmp_path / "outside"
+    (outside / "trajectory").mkdir(parents=True)
+    (outside / "trajectory" / "epoch-00001.safetensors").write_bytes(b"another run's")
+    shutil.rmtree(trained / "trajectory")
+    (trained / "trajectory").symlink_to(outside / "trajectory")
+    (trained / "checkpoints" / "best.pt").write_bytes(b"mine")
+    (trained / "logs" / "up").symlink_to(outside)
+    (trained / "landscapes.zarr" / "c").symlink_to(outside)
+    (trained / "notes.txt").write_text("mine")
+    removed = remove_run(trained)
+    assert removed is not None
+    assert set(removed.foreign) == {"checkpoints/best.pt", "notes.txt", "trajectory/", "landscapes.zarr/c/"}
+    assert (outside / "trajectory" / "epoch-00001.safetensors").read_bytes() == b"another run's"
+    left = {str(path.relative_to(trained)) for path in trained.rglob("*") if not path.is_dir() or path.is_symlink()}
+    assert left == {"checkpoints/best.pt", "logs/up", "notes.txt", "trajectory", "landscapes.zarr/c"}
+    assert (outside / "trajectory").is_dir()
+
+
+def test_a_run_that_is_written_or_served_or_holds_strange_data_is_refused_whole(trained, tmp_path, monkeypatch):
+    before = files(trained)
+    for lock in (run_lock, training_lock):
+        with lock(str(trained)), pytest.raises(LandscapeError, match=r"is being written by process \d+"):
+            remove_run(trained, confirmed=lambda run, contents: pytest.fail("asked in vain"))
+    (trained / "landscapes.zarr" / "a" / "mine.txt").write_text("")
+    with pytest.raises(LandscapeError, match="was not written by this software"):
+        remove_run(trained)
+    (trained / "landscapes.zarr" / "a" / "mine.txt").unlink()
+    (trained / "landscapes.zarr" / "b" / "zarr.json").write_bytes(b"{")
+    (trained / "landscapes.zarr" / "zarr.json").write_bytes(b"{")
+    with pytest.raises(LandscapeError, match="cannot be read"):
+        remove_run(trained)
+    for name in ("b/zarr.json", "zarr.json"):
+        (trained / "landscapes.zarr" / name).write_bytes(before[str(trained / "landscapes.zarr" / name)])
+    monkeypatch.setattr(http, "services_of", lambda run: [SimpleNamespace(pid=7, host="here")])
+    with pytest.raises(LandscapeError, match="is served by process 7 on here; stop it first"):
+        remove_run(trained)
+    assert {name: data for name, data in files(trained).items() if "training" not in name} == before
+    plain = tmp_path / "project"
+    (plain / "checkpoints").mkdir(parents=True)
+    with pytest.raises(NotFoundError, match=r"is no run: it has neither run\.json nor landscapes"):
+        remove_run(plain)
+    assert list(plain.iterdir()) == [plain / "checkpoints"]
+
+
+class Killed(BaseException):
+    """Ends a removal in the middle, as a signal does."""
+
+
+@pytest.mark.parametrize("after", [0, 3, 8, 11, 13, 15])
+def test_a_removal_that_is_killed_goes_on_with_the_same_call(trained, monkeypatch, after):
+    count = iter(range(after))
+    delete = LocalFolder.delete
+
+    def kill(self: LocalFolder, path: str) -> None:
+        if next(count, None) is None:
+            raise Killed
+        delete(self, path)
+
+    monkeypatch.setattr(LocalFolder, "delete", kill)
+    with pytest.raises(Killed):
+        remove_run(trained)
+    monkeypatch.setattr(LocalFolder, "delete", delete)
+    assert {surface.loss.size for surface in open_run(trained).values()} <= {9}  # whole, or not at all
+    remove_run(trained)
+    assert not trained.exists()
+
+
+def test_a_run_in_an_object_store_is_removed(endpoint, monkeypatch):
+    use(monkeypatch, endpoint, LANDSCAPE_STORE_LEASE="1.5")
+    above = new_url()
+    run(make_job(f"{above}/old", quadratic_problem, [{"name": "a", "size": 3}], tile=3))
+    run(make_job(f"{above}/older", quadratic_problem, [{"name": "a", "size": 3}], tile=3))
+    raw = Raw(f"{above}/old", endpoint)
+    raw.write("checkpoints/step-00000400.pt", b"state")
+    raw.write("notes.txt", b"mine")
+    removed = remove_run(f"{above}/old")
+    assert removed is not None
+    assert removed.foreign == ("notes.txt",)
+    assert list(raw.keys()) == ["notes.txt"]
+    assert list(open_run(f"{above}/older")) == ["a"]
