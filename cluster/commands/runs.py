@@ -312,13 +312,14 @@ def status(
     *,
     address: str | None = None,
     allow_open: Flag = False,
+    exit_code: Flag = False,
     json: Json = False,
 ) -> int:
     """Show what is done, missing and failed, and the rate, by landscape; of a job that was sent also its state.
 
-    Exit code 1 where something of the run cannot be read; the state of a job changes no code, `--json` has it: PENDING,
-    RUNNING, SUCCEEDED, FAILED or STOPPED on Ray, the words of Slurm and Kubernetes there, UNREACHABLE where the cluster
-    does not answer, UNKNOWN where a head was started anew and has forgotten the job.
+    Exit code 1 where something of the run cannot be read; the state of a job changes no code but with `--exit-code`.
+    `--json` has it: PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED on Ray, the words of Slurm and Kubernetes there,
+    UNREACHABLE where the cluster does not answer, UNKNOWN where a head was started anew and has forgotten the job.
 
     Parameters
     ----------
@@ -328,14 +329,17 @@ def status(
         The dashboard's URL of a job that was sent; default: where it was sent to. Not asked where RUN can be read.
     allow_open
         Also talk to a cluster that is not on this machine and asks for no token.
+    exit_code
+        End with 0 only where everything that was begun is complete: 4 where points are missing or given up or something
+        still runs, 1 where a training or a job failed, 5 where its cluster does not answer.
     """
-    from cluster.commands.submit import job_status, job_status_text, names_a_job
-    from cluster.runtime.status import is_readable, run_status, status_text
+    from cluster.commands.submit import code_of_job, job_status, job_status_text, names_a_job
+    from cluster.runtime.status import code_of_run, is_readable, run_status, status_text
 
     def show_job() -> int:
         job = job_status(run, address, allow_open)
         show(job, json, job_status_text(job))
-        return DONE
+        return code_of_job(job) if exit_code else DONE
 
     if names_a_job(run):
         return show_job()
@@ -353,6 +357,8 @@ def status(
             "the job's --address"
         ) from None
     show(run_state, json, status_text(run_state))
+    if exit_code:
+        return code_of_run(run_state)
     return DONE if is_readable(run_state) else FAILED
 
 

@@ -30,7 +30,17 @@ from cluster.submit.options import SendingOptions, SubmitOptions, follow_to_end,
 from cluster.submit.ray_jobs import RayTarget, connect_to, info, keep_address, ray_state
 from cluster.submit.slurm import SlurmTarget, slurm_state
 from cluster.submit.submission import job_state, recall
-from landscape.core.errors import ClusterUnreachableError, JobError, LandscapeError, NotFoundError, quoted
+from landscape.core.errors import (
+    DONE,
+    FAILED,
+    PARTIAL,
+    UNREACHABLE,
+    ClusterUnreachableError,
+    JobError,
+    LandscapeError,
+    NotFoundError,
+    quoted,
+)
 from landscape.core.text import seconds_text
 
 if TYPE_CHECKING:
@@ -201,6 +211,27 @@ def job_status(identifier: str, address: str | None, allow_open: bool) -> dict[s
         job = slurm_state(identifier, known)
     job["run"] = job["run"] or (known.run if known else "")
     return {"job": job, "run": _run_status(job["run"])}
+
+
+# The states of jobs that have not ended, in the words of Ray, KubeRay and Slurm.
+GOING_ON = (
+    "PENDING", "RUNNING", "INITIALIZING", "WAITING", "RETRYING", "SUSPENDED", "SUSPENDING", "CONFIGURING", "COMPLETING",
+    "REQUEUED", "STAGE_OUT",
+)  # fmt: skip
+WELL_ENDED = ("SUCCEEDED", "COMPLETE", "COMPLETED", "UNKNOWN")  # of an unknown job the run says how it ended
+
+
+def code_of_job(status: dict[str, Any]) -> int:
+    """The exit code that says how a job of `job_status` ended, and how complete its run is where that can be read."""
+    from cluster.runtime.status import code_of_run
+
+    job, run = status["job"], status["run"]
+    if job["state"] == "UNREACHABLE":
+        return UNREACHABLE
+    if job["state"] in GOING_ON:
+        return PARTIAL
+    code = int(job["exit_code"] or (DONE if job["state"] in WELL_ENDED else FAILED))
+    return code if code or run is None else code_of_run(run)
 
 
 def _run_status(run: str) -> dict[str, Any] | None:

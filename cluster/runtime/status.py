@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from landscape.core.errors import StoreError, flat, printable
+from landscape.core.errors import DONE, FAILED, PARTIAL, StoreError, flat, printable
 from landscape.core.lock import driver_alive
 from landscape.core.text import seconds_text
 from landscape.core.validation import ranges
 from landscape.model.history import log_end, read_lines, training_state, went_on_to
 from landscape.model.layer_rules import inspect_command
+from landscape.model.run_files import DONE as TRAINED
+from landscape.model.run_files import FAILED as TRAINING_FAILED
 from landscape.store.landscape import LandscapeStore
 from landscape.store.results import open_run
 from landscape.store.runs import root_problems
@@ -60,6 +62,16 @@ def run_status(run: str) -> dict[str, Any]:
 def is_readable(status: dict[str, Any]) -> bool:
     """Whether everything that a status asked for could be read."""
     return is_whole(status["problems"], status["landscapes"])
+
+
+def code_of_run(status: dict[str, Any]) -> int:
+    """The exit code that says how complete a run is: landscapes that no job has begun yet are not known."""
+    training = (status["training"] or {}).get("state")
+    if not is_readable(status) or training == TRAINING_FAILED:
+        return FAILED
+    is_empty = not (status["landscapes"] or status["training"] or status["snapshots"])
+    whole = all(landscape["state"] == COMPLETE for landscape in status["landscapes"])
+    return DONE if whole and training in (None, TRAINED) and not status["driver"] and not is_empty else PARTIAL
 
 
 def status_text(status: dict[str, Any]) -> str:

@@ -18,8 +18,10 @@ from cluster.commands.runs import list_ as list_command
 from cluster.commands.runs import status as status_command
 from cluster.runtime.status import is_readable, run_status, status_text, validate_run, validation_text
 from landscape import Job, Problem, TrajectoryCollector, list_runs, open_run, run
-from landscape.core.errors import LandscapeError
-from landscape.core.lock import run_lock
+from landscape.core.errors import Interrupted, LandscapeError
+from landscape.core.lock import run_lock, training_lock
+from landscape.model.run_files import Launch, write_launch
+from landscape.store.landscape import LandscapeStore
 
 
 def observe(model: nn.Module, batch: Tensor) -> dict[str, Tensor]:
@@ -248,3 +250,35 @@ def test_a_landscape_that_was_not_compared_with_the_users_model_says_so(tmp_path
     rounded = [each.model_dump(mode="json", exclude_none=True) | {"quantise": {"bits": 4}} for each in job.landscapes]
     run(Job(run=job.run, problem=job.problem, landscapes=rounded[:1], engine="eager", batch_size=8, num_samples=8))
     assert "not compared with your own model" in status_text(run_status(str(tmp_path / "run")))
+
+
+def test_an_exit_code_says_whether_a_run_is_complete(place, capsys, monkeypatch):
+    """So that a script need not read the text: `until landscape status RUN --exit-code; do …`."""
+
+    def codes() -> tuple[int, int]:
+        return status_command(str(place)), status_command(str(place), exit_code=True)
+
+    assert codes() == (0, 0)
+    with run_lock(str(place)):
+        assert codes() == (0, 4), "a driver may begin another landscape"
+    with training_lock(str(place)):
+        assert codes() == (0, 4)
+    for outcome, code in (("done", 0), ("running", 4), ("interrupted", 4), ("failed", 1)):
+        write_launch(str(place), Launch("recipe", 1, outcome=outcome))
+        assert codes() == (0, code), outcome
+    (place / "launch.json").unlink()
+    store = LandscapeStore.open(str(place), "b", write=True)
+    store.quarantine_tile(store.tile((0,)))
+    assert codes() == (0, 4), "points were given up"
+    lose(place)
+    assert codes() == (1, 1)
+
+
+def test_an_interrupted_run_is_not_complete_nor_is_an_empty_one(tmp_path, capsys):
+    asked = iter(range(1000))
+    with pytest.raises(Interrupted):
+        run(job_of(tmp_path / "run"), stop=lambda: next(asked) > 5)
+    assert status_command(str(tmp_path / "run"), exit_code=True) == 4
+    (tmp_path / "empty" / "landscapes.zarr").mkdir(parents=True)
+    assert status_command(str(tmp_path / "empty")) == 0
+    assert status_command(str(tmp_path / "empty"), exit_code=True) == 4

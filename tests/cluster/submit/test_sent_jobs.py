@@ -246,6 +246,39 @@ def test_the_run_of_a_job_is_shown_though_a_new_head_has_forgotten_it(call, tmp_
     assert f"run {tmp_path / 'run'}" in out
 
 
+@pytest.mark.parametrize(
+    ("state", "of_job", "complete", "expected"),
+    [
+        ("RUNNING", None, True, 4),  # whatever its run holds by now
+        ("PENDING", None, None, 4),
+        ("SUCCEEDED", 0, True, 0),
+        ("SUCCEEDED", 0, False, 4),
+        ("SUCCEEDED", 0, None, 0),
+        ("COMPLETED", 0, None, 0),
+        ("FAILED", 4, True, 4),
+        ("FAILED", None, True, 1),  # KubeRay gives no code
+        ("TIMEOUT", 0, None, 1),
+        ("STOPPED", 130, True, 130),
+        ("UNREACHABLE", None, True, 5),
+        ("UNKNOWN", None, True, 0),
+        ("UNKNOWN", None, False, 4),
+    ],
+)
+def test_the_exit_code_of_a_job_is_its_own_or_that_of_its_run(state, of_job, complete, expected):
+    landscapes = [{"state": "complete" if complete else "interrupted"}]
+    run = {"training": None, "problems": [], "landscapes": landscapes, "snapshots": [], "driver": False}
+    status = {"job": {"state": state, "exit_code": of_job}, "run": None if complete is None else run}
+    assert submit.code_of_job(status) == expected
+
+
+def test_the_state_of_a_job_is_an_exit_code_where_it_is_asked_for(call, tmp_path, monkeypatch):
+    remember("17", SentJob("slurm", str(tmp_path / "no-run"), log="/home/me/a-17.log"))
+    tool(tmp_path / "bin", monkeypatch, squeue="echo 'PENDING|N/A|Resources'")
+    assert call("status", "17", "--exit-code")[0] == 4
+    tool(tmp_path / "bin", monkeypatch, squeue="exit 1", sacct="echo 'TIMEOUT|2026-11-20T10:00:00|0:0'")
+    assert (call("status", "17")[0], call("status", "17", "--exit-code")[0]) == (0, 1)
+
+
 def test_a_key_in_a_log_is_masked_though_it_comes_in_two_pieces():
     written: list[str] = []
     lines = WholeLines(written.append)
