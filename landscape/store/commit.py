@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from zarr.abc.store import Store
 from zarr.core.sync import sync
 
+from landscape.core.errors import LandscapeError, StoreError, flat, quoted
 from landscape.core.files import PARTIAL, Folder, Place
 from landscape.core.folders import open_folder
 from landscape.core.grid import Floats, Grid, Index, Tile
@@ -169,10 +170,23 @@ def move_landscape(run: Place, move: Move) -> None:
     """Remove a landscape, or rename it and replace the landscape that had the new name.
 
     All readers see the change at one moment; if this process is killed afterwards, `finish_move` does the rest.
+
+    Raises:
+        LandscapeError: readers see the change, and the disk takes nothing more.
     """
     folder = open_folder(run)
-    write_move(folder, move)
-    finish_move(folder)
+    try:
+        write_move(folder, move)
+        finish_move(folder)
+    except OSError as error:
+        if isinstance(error, StoreError) or read_move(folder) != move:
+            raise
+        change = "is removed" if move.target is None else f"is {quoted(move.target)} now"
+        raise LandscapeError(
+            f"landscape {quoted(move.source)} {change}, but run {quoted(folder.name, 300)} cannot be written to the "
+            f"end: {flat(error.strerror or str(error))}; make room or mend the rights: the next command that writes "
+            "the run does the rest"
+        ) from error
 
 
 def finish_move(run: Place) -> Move | None:

@@ -232,7 +232,8 @@ def rename_stored(run: Place, name: str, new: str) -> None:
         JobError: the new name is taken, or no valid name.
     """
     folder = open_folder(run)
-    finish_move(folder)
+    if finish_move(folder) == Move(name, new):
+        return
     refuse_taken(folder, new)
     if removable(folder, name) is None:
         raise LandscapeError(f"landscape {quoted(name)} is half made; run its job again, or remove it")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from small_models import make_job, quadratic_problem
 
-from landscape import open_run, run
+from landscape import open_run, rename_landscape, run
 from landscape.core.errors import LandscapeError
 from landscape.core.files import LocalFolder
 from landscape.store.chunk_io import DurableStore
@@ -94,3 +95,32 @@ def test_a_run_that_is_taken_away_meanwhile_is_said_and_not_half_made_anew(tmp_p
     assert "\n" not in str(e.value)
     assert not (place / "landscapes.zarr").exists()
     assert (run(job)["a"].status == 1).all()
+
+
+def test_a_rename_says_whether_it_is_done_and_the_same_call_does_the_rest(tmp_path, monkeypatch):
+    run(job_of(tmp_path / "run"))
+    said = []
+    for number in range(20):
+        place = shutil.copytree(tmp_path / "run", tmp_path / f"{number}")
+        with monkeypatch.context() as patched:
+            Failing(patched, number, errno.ENOSPC)
+            message = _refusal(lambda place=place: rename_landscape(place, "a", "z"))
+        if not message:
+            break
+        said.append("'a' is 'z' now" in message)
+        assert said[-1] == ("give the same command again" not in message), message
+        assert "No space left on device; " in message
+        assert list(open_run(place)) == (["z"] if said[-1] else ["a"])
+        rename_landscape(place, "a", "z")
+        assert list(open_run(place)) == ["z"]
+        assert LandscapeStore.open(place, "z").problems() == []
+    assert set(said) == {False, True}
+
+
+def _refusal(call: Callable[[], None]) -> str:
+    """What it raises; empty if nothing."""
+    try:
+        call()
+    except LandscapeError as error:
+        return str(error)
+    return ""
