@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 import yaml
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from landscape.compute.pack_file import (
     ArchiveWriter,
@@ -21,12 +21,14 @@ from landscape.compute.pack_file import (
     example_of_sequences,
     inlined_layers,
     parameters_as_values,
+    unwritable,
 )
 from landscape.compute.pack_graph import Constants, Function, describe_graph, example_of, export_function
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.recorded_job import asked_of
 from landscape.core.errors import JobError, quoted
+from landscape.core.files import whole_file
 from landscape.core.folders import locate, real_place, run_labels, split_path
 from landscape.core.plan import Plan
 from landscape.core.validation import OF_RUN
@@ -100,7 +102,10 @@ def compare(
                 _move(model, step)
             for size in SIZES:
                 batch = moved(samples.batch(0, min(size, samples.length)), CPU, dtype)
-                mine = _observe(source[1], source[0], batch)
+                try:
+                    mine = _observe(source[1], source[0], batch)
+                except Exception as error:
+                    raise _refuse_batch(source[0], size, error) from error
                 try:
                     other = _observe(packed[1], packed[0], batch)
                 except JobError:
@@ -116,6 +121,24 @@ def compare(
     if worst > TOLERANCES.get(plan.precision, TOLERANCE):
         raise JobError(f"{OTHERWISE}, by {worst:.2g}{COMPARED_REMEDY}")
     return PackDeviation(worst, count)
+
+
+def _refuse_batch(model: nn.Module, size: int, error: Exception) -> JobError:
+    """The error of a source that takes no batch of this size, such as batch norm on the statistics of the batch."""
+    norms = [
+        path for path, module in model.named_modules()
+        if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None)
+    ]  # fmt: skip
+    if norms:
+        return JobError(
+            f"model: must give a sample the same loss in every batch to be packed, and {quoted(norms[0])} normalises "
+            "by the statistics of the batch; give it running statistics (track_running_stats=True, and eval mode), or run "
+            "the job from its source"
+        )
+    return JobError(
+        f"model: must take any number of samples to be packed, and of {size} it {in_words(error)[:200]}; mend that, or "
+        "run the job from its source"
+    )
 
 
 def refuse_other_layers(source: PreparedJob, packed: PreparedJob) -> None:
@@ -323,6 +346,7 @@ def pack(job: Job, path: str | Path) -> PackResult:
 
     Raises:
         JobError: the model or `observe` does not export, or the data are no tensors of one shape.
+        LandscapeError: the file cannot be written.
     """
     path = Path(path)
     if path.suffix != SUFFIX:
@@ -331,16 +355,15 @@ def pack(job: Job, path: str | Path) -> PackResult:
     with in_folder(prepared.folder):
         made = _Exporting(prepared)
         made.export()
-    unproved = path.with_name(f".{path.stem}-{os.getpid()}{SUFFIX}")
     try:
-        with ArchiveWriter(unproved) as writer:
-            made.write(writer)
-        with in_folder(prepared.folder):
-            compared = _read_again(made, unproved.absolute())
-        refuse_other_layers(prepared, prepare(read_job(unproved)))
-        os.replace(unproved, path)
-    finally:
-        unproved.unlink(missing_ok=True)
+        with whole_file(path) as unproved:
+            with ArchiveWriter(unproved, path) as writer:
+                made.write(writer)
+            with in_folder(prepared.folder):
+                compared = _read_again(made, unproved.absolute())
+            refuse_other_layers(prepared, prepare(read_job(unproved)))
+    except OSError as error:
+        raise unwritable(path, error) from None
     return PackResult(path, path.stat().st_size, writer.tensor_bytes, compared)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from landscape.core.errors import JobError, LandscapeError, message_of, quoted
-from landscape.core.files import PARTIAL
 from landscape.evaluation.model_rounding import rounded_layers
 from landscape.model.packed_file import FORMAT, MANIFEST, VERSION
 from landscape.model.packed_graph import PATH, options_of
@@ -40,36 +39,40 @@ PIECE = 1 << 24  # bytes of a tensor in memory at a time: it may be a mapped fil
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
-class ArchiveWriter:
-    """Writes members one by one; the file appears under its name at the end, or not at all."""
+def unwritable(path: Path, error: OSError) -> LandscapeError:
+    """The error of a packed file that cannot be written."""
+    reason = error.strerror or message_of(error)
+    return LandscapeError(f"{quoted(str(path), 300)} cannot be written: {reason}; make room, or give -o another place")
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._partial = path, path.with_name(f".{path.name}{PARTIAL}")
+
+class ArchiveWriter:
+    """Writes members one by one.
+
+    Args:
+        path: an empty file.
+        named: what messages call it.
+    """
+
+    def __init__(self, path: Path, named: Path) -> None:
+        self._path, self._named = path, named
         self._members: dict[str, dict[str, Any]] = {}
         self.tensor_bytes = 0
 
     def __enter__(self) -> Self:
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(self._partial, "wb")
-        except OSError as error:
-            raise self._refusal(error) from None
+        self._file = open(self._path, "wb")
         self._zip = zipfile.ZipFile(self._file, "w", zipfile.ZIP_STORED, allowZip64=True)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         try:
             self._zip.close()
-            self._file.flush()
-            os.fsync(self._file.fileno())
             self._file.close()
-            if kind is None:
-                os.replace(self._partial, self._path)
         except OSError as full:
-            raise self._refusal(full) from None
+            if kind is None:
+                raise unwritable(self._named, full) from None
         finally:
-            self._file.close()
-            self._partial.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # it tries to write once more what could not be written
+                self._file.close()
 
     def text(self, name: str, text: str) -> None:
         """Add a member of text."""
@@ -117,14 +120,8 @@ class ArchiveWriter:
                     member.write(piece)
                     size += len(piece)
         except OSError as error:
-            raise self._refusal(error) from None
+            raise unwritable(self._named, error) from None
         self._members[name] = {"sha256": hashed.hexdigest(), "bytes": size}
-
-    def _refusal(self, error: OSError) -> LandscapeError:
-        reason = error.strerror or message_of(error)
-        return LandscapeError(
-            f"{quoted(str(self._path))} cannot be written: {reason}; make room, or give -o another place"
-        )
 
 
 def _pieces(header: bytes, tensors: Mapping[str, Tensor]) -> Iterator[bytes]:

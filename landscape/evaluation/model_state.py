@@ -23,8 +23,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.weight_norm import WeightNorm
 
-from landscape.core.errors import JobError, one_line
+from landscape.core.errors import JobError, one_line, quoted
 from landscape.evaluation.feed import checksums
 from landscape.problem.user_code import kept_alive
 
@@ -334,16 +336,36 @@ class ModuleState:
 # A copy of the user's model that only the evaluation touches.
 
 
+def _derived_weight(model: nn.Module) -> str:
+    """The first layer whose weight a hook computes, which torch does not copy, with the remedy; empty if none has."""
+    for path, module in model.named_modules():
+        for hook in module._forward_pre_hooks.values():
+            if isinstance(hook, BasePruningMethod):
+                call = f"torch.nn.utils.prune.remove(layer, {hook._tensor_name!r})"
+                return f"as its layer {quoted(path)} is pruned; make that permanent before you return it: {call}"
+            if isinstance(hook, WeightNorm):
+                return (
+                    f"as its layer {quoted(path)} has torch.nn.utils.weight_norm, which is deprecated; use "
+                    "torch.nn.utils.parametrizations.weight_norm, or call torch.nn.utils.remove_weight_norm(layer)"
+                )
+    return ""
+
+
 def private_copy(model: nn.Module) -> tuple[nn.Module, list[Any]]:
     """A deep copy of the model without gradient graphs, and all objects that were copied for it."""
+    for path, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise JobError(
+                f"model: must be a module of Python, and {quoted(path) if path else 'it'} is a ScriptModule; return "
+                "the module that torch.jit was given"
+            )
     memo: dict[int, Any] = {}
     try:
         with kept_alive():
             copied = copy.deepcopy(model, memo)
     except Exception as cause:
-        raise JobError(
-            f"model: {type(model).__name__} cannot be copied ({one_line(cause)}); return one that copy.deepcopy takes"
-        ) from cause
+        reason = _derived_weight(model) or f"({one_line(cause)}); return one that copy.deepcopy takes"
+        raise JobError(f"model: {type(model).__name__} cannot be copied {reason}") from cause
     _refuse_shared(model, copied)
     copies = dict(copied.named_modules())  # a user's __deepcopy__ may leave some out
     lost = [

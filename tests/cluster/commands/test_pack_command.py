@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import sys
 from pathlib import Path
 
@@ -129,3 +130,55 @@ def test_workers_compute_what_the_serial_run_does(folder, local_ray):
     serial = run(job.replace(run=str(folder / "serial")))["plane"]
     on_ray = cluster.run(job, workers=2)["plane"]
     assert all(np.array_equal(values, on_ray.observables[name]) for name, values in serial.observables.items())
+
+
+@pytest.mark.parametrize("limit", [0, 2000])
+def test_a_full_disk_is_named_and_nothing_stays(folder, call, limit):
+    write_problem(folder, "self.layer(inputs)")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))  # as on a full disk, a write fails
+    try:
+        code, out, said = call("pack", "job.yaml", "-o", "there/packed.landscape")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    told = "'there/packed.landscape' cannot be written: File too large; make room, or give -o another place\n"
+    assert (code, out, said) == (1, "", told)
+    assert list((folder / "there").iterdir()) == []
+
+
+MODEL = """
+import torch
+from torch import nn
+from torch.nn.utils import prune
+from landscape import Problem
+
+
+class Even(nn.Module):
+    def forward(self, inputs):
+        return nn.functional.batch_norm(inputs, None, None, training=True)
+
+
+def problem():
+    plain = nn.Linear(3, 2)
+    inputs = torch.randn(30, 3)
+    return Problem.supervised(MODEL, (inputs, (inputs[:, 0] > 0).long()))
+"""
+MODELS = [
+    ("torch.jit.script(plain)", "must be a module of Python, and it is a ScriptModule; return the module"),
+    ("nn.Sequential(torch.jit.script(plain))", "and '0' is a ScriptModule"),
+    ("nn.Sequential(nn.utils.weight_norm(plain))", "as its layer '0' has torch.nn.utils.weight_norm, which is"),
+    ("prune.l1_unstructured(plain, 'weight', 0.5)", "make that permanent before you return it: torch.nn.utils.prune"),
+    ("nn.Sequential(plain, nn.BatchNorm1d(2, track_running_stats=False))", "and '1' normalises by the statistics of"),
+    ("nn.Sequential(plain, Even())", "must take any number of samples to be packed, and of 1 it"),
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("model", "words"), MODELS)
+def test_a_model_that_cannot_be_packed_is_refused_with_a_remedy(folder, call, model, words):
+    (folder / "own_problem.py").write_text(MODEL.replace("MODEL", model))
+    sys.modules.pop("own_problem", None)
+    code, out, said = call("pack", "job.yaml", "-o", "packed.landscape")
+    assert (code, out, said.count("\n")) == (2, "", 1), said
+    assert words in said
+    assert not list(folder.glob("*.landscape*"))
