@@ -21,7 +21,7 @@ from cluster.commands.output import (
     read_job_file,
     show,
 )
-from cluster.runtime.console import align, divert_stdout
+from cluster.runtime.console import ProgressDisplay, align, divert_stdout
 from cluster.runtime.logs import bind, write_remark
 from cluster.runtime.options import Flag, MaybeNumber, MaybeWhole, given_options
 from landscape.core.errors import DONE, FAILED, PARTIAL, JobError, LandscapeError, NotFoundError, message_of, quoted
@@ -330,12 +330,12 @@ def measure(
     from landscape.model.snapshots import read_trajectory
     from landscape.views.prepare.tables import lines_of
 
-    with divert_stdout():
+    with divert_stdout(), ProgressDisplay() as display:
         job = _job(run, callback)
         bind(run=job.run_path)
         trajectory = read_trajectory(job.run_path)
         chosen = origins_of(origins, trajectory, Path.cwd())
-        table = record(job, chosen, trajectory, ExtraMeasures(layers, all), who.executor).document()
+        table = record(job, chosen, trajectory, ExtraMeasures(layers, all), who.executor, display).document()
     show(table, json, "\n".join([*lines_of(table), CAVEAT]))
 
 

@@ -397,11 +397,13 @@ def plan_extension(
     """The plan of the first step, as from `plan_job`, with the cost of every step in `steps`.
 
     A later step cannot be prepared before the earlier ones are done, but its points and samples are known, and each
-    takes as long as in the first step.
+    takes as long as in the first step. Without steps nothing is left to do.
 
     Raises:
         JobError: one of the steps is refused.
     """
+    if not steps:
+        return {"landscape": name, "steps": [], "seconds_of_all_steps": 0.0}
     jobs = [extension_job(run, name, step, problem, folder) for step in steps]
     planned = plan_job(jobs[0], workers)
     first = planned["landscapes"][0]
@@ -466,7 +468,10 @@ def _option(step: More) -> str:
 
 def extension_text(planned: dict[str, Any]) -> str:
     """The plan as lines: the first step in full, a line for every later step, and the sum."""
-    steps, text = planned["steps"], plan_text(planned)
+    steps = planned["steps"]
+    if not steps:
+        return f"{planned['landscape']} has all of this already: nothing is left to do"
+    text = plan_text(planned)
     if len(steps) == 1:
         return text
     lines = [f"step 1 of {len(steps)}: {steps[0]['adds']}", text]

@@ -398,7 +398,8 @@ def extend(
     """Add samples, observables or a wider range to a landscape that is complete; every value that is known is kept.
 
     The result is what asking for all of it at once with the same plan would have given, to the bit. It is computed as
-    NAME.extending and takes the place of NAME when it is complete; interrupted, the same command goes on.
+    NAME.extending and takes the place of NAME when it is complete; interrupted, the same command goes on, and once
+    complete it does nothing.
 
     Parameters
     ----------
@@ -422,15 +423,16 @@ def extend(
 
     with _name_options():
         more = More(samples, tuple(observable or ()), None if range is None else _ranges(range))
+        steps = steps_left(run, name, more)
         if plan:
             from cluster.commands.planning import extension_text, plan_extension
 
             with divert_stdout():
-                planned = plan_extension(
-                    run, name, steps_left(run, name, more), callback.problem, callback.folder, who.workers
-                )
+                planned = plan_extension(run, name, steps, callback.problem, callback.folder, who.workers)
             show(planned, json, extension_text(planned))
             return DONE
+        if not steps:
+            write_remark(f"{flat(name)} has all of this already: nothing is left to do")
         runner = JobRunner(who)
         extend_landscape(
             run, name, num_samples=more.num_samples, observables=more.observables, ranges=more.ranges,

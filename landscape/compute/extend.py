@@ -6,6 +6,7 @@ landscape, under another name, and replaces the landscape when it is complete.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from landscape.compute.recorded_job import job_of, recorded_fields, recorded_fol
 from landscape.compute.serial import run as run_serially
 from landscape.core.errors import JobError, quoted
 from landscape.core.grid import AXIS_NAMES, Grid, as_written, axis_coordinates
+from landscape.core.lock import living_measurement
 from landscape.core.validation import check_whole
 from landscape.job.job import Job
 from landscape.store.commit import finish_move
@@ -28,6 +30,8 @@ from landscape.store.levels import why_incomplete
 from landscape.store.results import Run, extension_name, open_run, remove_landscape, replace_landscape, writing
 from landscape.store.runs import refuse_unwritable
 from landscape.surface.surface import NOT_COMPUTED, QUARANTINED
+
+log = logging.getLogger("landscape")
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ def extend(
         compute: what computes a job, such as `cluster.run`; default: this process.
 
     Returns:
-        The run, opened for reading.
+        The run, opened for reading; unchanged if the landscape has all of this already.
 
     Raises:
         NotFoundError: there is no such run or landscape.
@@ -99,11 +103,14 @@ def extend(
     more = More(num_samples, observables, ranges)
     path = open_run(run).path
     refuse_unwritable(path)
-    _missing_steps(path, name, more)  # so that a refusal leaves no lock in the run
+    steps_left(path, name, more)  # so that a refusal leaves no lock in the run
+    if measurement := living_measurement(path):
+        log.warning(
+            "run %s is being measured by %s; both go on, each slower where they share a device%s", quoted(path, 300),
+            measurement, "; measures of more samples replace these" if num_samples is not None else "",
+        )  # fmt: skip
     with writing(path):
-        finished = finish_move(path)  # of a process that was killed while an extension replaced its landscape
-    if finished is not None and finished.target == name and not _missing_steps(path, name, more):
-        return open_run(run)
+        finish_move(path)  # of a process that was killed while an extension replaced its landscape
     steps = steps_left(run, name, more)
     for step in steps[1:]:  # refuse later steps before computing the first
         extension_job(run, name, step, problem, folder)
@@ -133,18 +140,11 @@ def _compute_or_drop(job: Job, compute: Callable[[Job], Run]) -> Run:
 
 
 def steps_left(run: str | Path, name: str, more: More) -> list[More]:
-    """The steps of an extension that are not done yet: it may have been interrupted between two steps.
+    """The steps of an extension that are not done yet: it may have been interrupted between two steps, or complete.
 
     Raises:
-        JobError: nothing is asked for, or the landscape has all of it already.
+        JobError: nothing is asked for, or no job computed the landscape.
     """
-    left = _missing_steps(run, name, more)
-    if not left:
-        raise JobError(f"extend: landscape {quoted(name)} has all of this already; ask for more")
-    return left
-
-
-def _missing_steps(run: str | Path, name: str, more: More) -> list[More]:
     store = _open_computed(open_run(run).path, name)
     asked = list(more.one_by_one())
     if not asked:

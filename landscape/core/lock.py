@@ -238,8 +238,9 @@ class Lease:
 # ----------------------------------------------------------------------------------------------------
 
 LOCK = "driver.lock"
-# One training at a time writes a run, beside the one driver that computes landscapes of it.
+# One training and one measurement at a time write a run, beside the one driver that computes landscapes of it.
 TRAINING_LOCK, TRAINING_CARD = "training.lock", "training.json"
+MEASURING_LOCK, MEASURING_CARD = "measuring.lock", "measuring.json"
 LONGEST_CARD = 1 << 16
 ASKING_SECONDS = 0.5
 
@@ -279,6 +280,23 @@ def training_lock(run: str) -> Iterator[bytes]:
 
 
 @contextlib.contextmanager
+def measuring_lock(run: str) -> Iterator[None]:
+    """Hold the run's lock against other measurements while the block runs; landscapes may be computed meanwhile.
+
+    Raises:
+        JobError: the run cannot be a folder.
+        LandscapeError: another living measurement holds the lock; the message names it.
+    """
+    folder = open_folder(run)
+    with (
+        lease(folder, MEASURING_CARD)
+        if "://" in folder.name
+        else _file_lock(run, folder, MEASURING_LOCK, MEASURING_CARD)
+    ):
+        yield
+
+
+@contextlib.contextmanager
 def _file_lock(run: str, folder: Folder, path: str, card: str) -> Iterator[None]:
     try:
         folder.make()
@@ -294,12 +312,16 @@ def _file_lock(run: str, folder: Folder, path: str, card: str) -> Iterator[None]
         lock.acquire(timeout=ASKING_SECONDS)
     except Timeout:
         raise LandscapeError(
-            f"run: {quoted(run)} is being written by {_describe(folder, card)}; wait for it or stop it first"
+            f"run: {quoted(run)} is being {'measured' if card == MEASURING_CARD else 'written'} by "
+            f"{_describe(folder, card)}; wait for it or stop it first"
         ) from None
     try:
         owner.unlink(missing_ok=True)  # the file may be a link, through which another file would be overwritten
-        with open(owner, "x") as file:
-            file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "started": time.time()}))
+        try:
+            with open(owner, "x") as file:
+                file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "started": time.time()}))
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(owner)) from None  # a failed write names no file
         yield
     finally:
         owner.unlink(missing_ok=True)
@@ -334,6 +356,16 @@ def driver_alive(run: str) -> bool:
 def training_alive(run: str) -> bool:
     """Whether a training that writes this run is alive, judged as `driver_alive` judges a driver."""
     return _is_alive(run, TRAINING_LOCK, TRAINING_CARD)
+
+
+def living_driver(run: str) -> str:
+    """The driver of this run in words, such as `process 12 on host`; empty if none is alive."""
+    return _describe(open_folder(run), CARD) if driver_alive(run) else ""
+
+
+def living_measurement(run: str) -> str:
+    """The measurement of this run in words, likewise."""
+    return _describe(open_folder(run), MEASURING_CARD) if _is_alive(run, MEASURING_LOCK, MEASURING_CARD) else ""
 
 
 def _is_alive(run: str, path: str, card: str) -> bool:

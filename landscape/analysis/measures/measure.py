@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,17 +53,27 @@ from landscape.analysis.measures.worst import (
     sharpness,
 )
 from landscape.compute.eigenpairs import KeptSteps
-from landscape.compute.executor import EvaluationSetting, Executor, Executors
+from landscape.compute.executor import (
+    AtPoints,
+    AtWeights,
+    BlockGradient,
+    EvaluationSetting,
+    Executor,
+    Executors,
+    ProductOfBlocks,
+    Shared,
+    WorkItem,
+)
 from landscape.compute.landscape_context import Weights
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.recorded_job import Callback, recorded_fields, recorded_folder
-from landscape.core.errors import Interrupted, JobError, quoted
+from landscape.core.errors import Interrupted, JobError, LandscapeError, quoted
 from landscape.core.folders import locate
 from landscape.core.grid import Floats
-from landscape.core.lock import driver_alive
+from landscape.core.lock import living_driver, measuring_lock
 from landscape.core.plan import Plan
-from landscape.core.progress import stage
+from landscape.core.progress import Observer, Progress, stage
 from landscape.core.text import digest, finite_or_none
 from landscape.core.validation import ranges
 from landscape.evaluation.reduction import Values
@@ -71,8 +83,7 @@ from landscape.model.packed_snapshots import logged_beyond
 from landscape.model.parameters import State, describe_parameters, refuse_not_finite, state_digest
 from landscape.model.snapshots import Trajectory
 from landscape.store.landscape import LandscapeStore
-from landscape.store.results import writing
-from landscape.store.runs import landscape_names, refuse_unwritable
+from landscape.store.runs import landscape_names, refuse_unwritable, write_error
 
 # ----------------------------------------------------------------------------------------------------
 # All measures of one set of weights, in the order of their computation.
@@ -205,6 +216,7 @@ def _samples(
 # ----------------------------------------------------------------------------------------------------
 
 log = logging.getLogger("landscape")
+Answer = TypeVar("Answer")
 NAME = "measured"
 NUMBERED = re.compile(r"(?:(epoch|step)-)?([0-9]{1,15})")
 
@@ -366,8 +378,9 @@ def first_state(prepared: PreparedJob, trajectory: Trajectory, origin: MeasuredO
 
 # The approximate cost of a set of weights in evaluations, to decide whether workers are worth starting: a gradient
 # costs about three, a Hessian product about seven.
-USUAL_EVALUATIONS = LINES * len(COORDINATES) + 42 * 3 + 40 * 7
-FURTHER_EVALUATIONS = 11 * 3 + 200 + 16 * 10
+GRADIENT_EVALUATIONS, PRODUCT_EVALUATIONS = 3, 7
+USUAL_EVALUATIONS = LINES * len(COORDINATES) + 42 * GRADIENT_EVALUATIONS + 40 * PRODUCT_EVALUATIONS
+FURTHER_EVALUATIONS = 11 * GRADIENT_EVALUATIONS + 200 + 16 * 10
 LAYER_EVALUATIONS = LAYER_LINES * (2 * len(LAYER_DISTANCES) + 1)
 
 
@@ -377,6 +390,7 @@ def record(
     trajectory: Trajectory,
     asked: ExtraMeasures,
     executor_of: Executors,
+    observer: Observer = lambda progress: None,
 ) -> Measures:
     """Compute the missing measures of these weights, and return all of them.
 
@@ -386,10 +400,11 @@ def record(
     Args:
         job: from `job_of_run`.
         executor_of: returns an executor for an approximate number of evaluations.
+        observer: is called with the `Progress` in evaluations, about as many as `_Recording.cost` says.
 
     Raises:
         JobError: something cannot be measured, and is not recorded.
-        LandscapeError: a driver writes the run, weights cannot be read, or the disk cannot be written.
+        LandscapeError: another process measures the run, weights cannot be read, or the disk cannot be written.
         Interrupted: finished measures are kept; the same call resumes.
     """
     run = job.run_path
@@ -402,14 +417,21 @@ def record(
             origin.state(prepared, trajectory)  # refuse unreadable weights before computing anything
     missing = [origin for origin in origins if not recording.has(origin)]
     if missing:
-        if driver_alive(run):
-            with writing(run):  # a refusal must come now, not after the work
-                pass
         prepared.log_warnings()
+        if driver := living_driver(run):
+            log.warning(
+                "run %s is being written by %s; both go on, each slower where they share a device",
+                quoted(run, 300), driver,
+            )  # fmt: skip
+        evaluations = len(missing) * recording.cost
+        name = missing[0].label if len(missing) == 1 else f"{len(missing)} sets of weights"
         try:
-            with executor_of(prepared, prepared.landscapes[0], len(missing) * recording.cost) as executor:
-                for origin in missing:
-                    recording.add(origin, executor)
+            # A refusal comes now, not after the work.
+            with _measuring(run), executor_of(prepared, prepared.landscapes[0], evaluations) as executor:
+                counting = CountingExecutor(executor, name, evaluations, observer)
+                for place, origin in enumerate(missing, 1):
+                    recording.add(origin, counting)
+                    counting.count_up_to(place * recording.cost)
         except Interrupted:
             raise Interrupted(
                 f"run {quoted(run)} is interrupted; whole sets of weights are kept, and of the one that was measured "
@@ -418,6 +440,73 @@ def record(
     known = document.read(run)
     assert known is not None
     return Measures(known.settings, {origin.label: known.entries[origin.label] for origin in origins})
+
+
+@contextmanager
+def _measuring(run: str) -> Iterator[None]:
+    """Hold the run's lock against other measurements while the block runs.
+
+    Raises:
+        LandscapeError: another process measures the run, or the lock cannot be written.
+    """
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(measuring_lock(run))
+        except LandscapeError:
+            raise
+        except OSError as error:
+            raise write_error(run, error) from error
+        yield
+
+
+class CountingExecutor(Executor):
+    """Tells an observer how many evaluations another executor has done of about as many as expected.
+
+    Args:
+        name: what is measured.
+        expected: the approximate number of all evaluations.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        name: str,
+        expected: int,
+        observer: Observer,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._executor, self._name, self._expected, self._observer = executor, name, expected, observer
+        self._clock, self._began, self._done = clock, clock(), 0
+
+    def share(self, value: Any) -> Shared[Any]:
+        """Make a value available, as the other executor does."""
+        return self._executor.share(value)
+
+    def ask(self, setting: EvaluationSetting, items: Sequence[WorkItem[Answer]]) -> list[Answer]:
+        """The answers, in the order of the work items."""
+        answers = self._executor.ask(setting, items)
+        # A measure may take more than expected, such as steps towards an eigenvalue whose sign stays open.
+        self.count_up_to(min(self._done + _evaluations(items), self._expected - 1))
+        return answers
+
+    def ask_apart(self, setting: EvaluationSetting, item: WorkItem[Answer], times: int) -> list[Answer]:
+        """The answers of several processes, as those of the other executor."""
+        return self._executor.ask_apart(setting, item, times)
+
+    def count_up_to(self, done: int) -> None:
+        """Tell that so many evaluations are done."""
+        self._done = max(self._done, done)
+        seconds = self._clock() - self._began
+        rate = self._done / seconds if seconds > 0 else 0.0
+        finished = int(self._done >= self._expected)
+        self._observer(Progress(self._name, finished, 1, self._done, self._expected, seconds, rate))
+
+
+def _evaluations(items: Sequence[WorkItem[Any]]) -> int:
+    """About how many evaluations of all samples these items cost; the blocks of a derivative are items of one call."""
+    points = sum(len(item.points) if isinstance(item, AtPoints) else isinstance(item, AtWeights) for item in items)
+    costs = {BlockGradient: GRADIENT_EVALUATIONS, ProductOfBlocks: PRODUCT_EVALUATIONS}
+    return points + max((costs.get(type(item), 0) for item in items), default=0)
 
 
 @dataclass(frozen=True)
@@ -452,13 +541,10 @@ class _Recording:
         key = digest({"origin": state_digest(state), "settings": self.settings, "plan": landscape.plan.record()})
         kept = KeptSteps(self.run, landscape.name, key, 0)
         measured = measure(executor, self.prepared, landscape.plan, state, origin.label, self.asked, first, kept)
-        with writing(self.run):
-            entry = _entry(origin, state_digest(state), measured)
-            if document.add(self.run, self.settings, entry, measured.samples):
-                log.warning(
-                    "measures.json held measures of other settings (samples, precision, …), which this replaces"
-                )
-            kept.remove()
+        entry = _entry(origin, state_digest(state), measured)
+        if document.add(self.run, self.settings, entry, measured.samples):
+            log.warning("measures.json held measures of other settings (samples, precision, …), which this replaces")
+        kept.remove()
 
 
 def _entry(origin: MeasuredOrigin, weights: str, measured: WeightsMeasures) -> Entry:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 from landscape import run
 from landscape.analysis.measures import measure
 from landscape.compute.eigenpairs import KeptSteps
+from landscape.core.lock import measuring_lock, run_lock
 from landscape.job.reading import read_job
 from landscape.model.snapshots import write_snapshot
 
@@ -142,8 +145,42 @@ def test_what_cannot_be_measured_is_told_in_two_lines_and_nothing_is_written(wri
     )
     no_gradient = write_job(batch_norm="recalibrate")
     code, _, said = call("measure", no_gradient, "--serial")
-    assert (code, said.count("\n") <= 2) == (2, True)
+    shown = [line for line in said.splitlines() if not line.startswith("epoch 2: ")]  # without the progress
+    assert (code, len(shown) <= 2) == (2, True)
     assert call("measure", tmp_path / "nowhere")[0] == 3
     code, _, said = call("measure", tmp_path / "run")
     assert (code, "no landscape whose job says how it is evaluated; name the job file instead" in said) == (2, True)
-    assert sorted(tmp_path.joinpath("run").rglob("*")) == there
+    assert sorted(set(tmp_path.joinpath("run").rglob("*")) - {tmp_path / "run" / "measuring.lock"}) == there
+
+
+def test_progress_is_shown_as_run_shows_it(write_job, call, tmp_path):
+    job = write_job(batch_size=20)
+    snapshots(tmp_path / "run", range(1, 3))
+    code, _, said = call("measure", job, "--origins", "all", "--serial")
+    assert code == 0
+    assert "epoch 1: curvature\n" in said
+    shares = [int(share) for share in re.findall(r"2 sets of weights: \d+/\d+ points \((\d+)%\)", said)]
+    assert len(shares) > 6
+    assert shares == sorted(shares)
+    assert shares[-1] == 100
+
+
+def test_a_driver_of_the_run_is_told_and_hinders_no_measurement(write_job, call, tmp_path):
+    """A refusal after the work would lose all of it."""
+    job = write_job(batch_size=20)
+    with run_lock(str(tmp_path / "run")):
+        code, _, said = call("measure", job, "--serial")
+    assert code == 0
+    assert f"is being written by process {os.getpid()} on" in said
+    assert "both go on" in said
+    assert list(json.loads((tmp_path / "run" / "measures.json").read_text())["origins"]) == ["problem"]
+
+
+def test_a_second_measurement_is_refused_before_its_work(write_job, call, tmp_path, monkeypatch):
+    job = write_job(batch_size=20)
+    monkeypatch.setattr(measure, "measure", None)
+    with measuring_lock(str(tmp_path / "run")):
+        code, out, said = call("measure", job, "--serial")
+    assert (code, out) == (1, "")
+    assert f"is being measured by process {os.getpid()} on" in said
+    assert said.endswith("wait for it or stop it first\n")

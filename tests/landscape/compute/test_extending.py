@@ -169,6 +169,14 @@ def test_a_damaged_landscape_is_not_extended(tmp_path):
     assert chunks_of(folder) == chunks_of(computed(tmp_path / "once", 53))
 
 
+def test_what_a_landscape_has_already_is_done(tmp_path):
+    folder = computed(tmp_path)
+    before = chunks_of(folder)
+    for more in ({"num_samples": 20}, {"observables": ["loss"]}, {"num_samples": 20, "observables": ["loss"]}):
+        assert list(extend(folder, "a", problem=problem_of(), **more)) == ["a"]
+    assert chunks_of(folder) == before
+
+
 def test_extensions_that_cannot_be_made_are_refused_in_words(tmp_path):
     folder = computed(tmp_path / "run")
 
@@ -180,8 +188,6 @@ def test_extensions_that_cannot_be_made_are_refused_in_words(tmp_path):
     refused("needs at least one of")
     refused("is not in run", NotFoundError, name="b", num_samples=30)
     refused("must be more than the 20 of landscape 'a', not 10", num_samples=10)
-    refused("has all of this already", num_samples=20)
-    refused("has all of this already", observables=["loss"])
     refused("must be at most the 97 samples", num_samples=98)
     refused("observe returns no top5, only loss", observables=["top5"])
     refused(r"wider than \[-1, 1\] along alpha by whole steps of 0.5, not \[-1.2, 1\]", ranges=[(-1.2, 1), (-0.5, 1)])

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 
 import pytest
 
 from landscape.core.errors import LandscapeError
 from landscape.core.folders import open_folder
-from landscape.core.lock import driver_alive, run_lock, training_alive, training_lock
+from landscape.core.lock import (
+    driver_alive,
+    living_driver,
+    living_measurement,
+    measuring_lock,
+    run_lock,
+    training_alive,
+    training_lock,
+)
 
 
 def card(run, pid: object, host: object) -> None:
@@ -29,6 +38,27 @@ def test_a_reused_process_id_and_another_hosts_crash_are_no_driver(tmp_path):
     with run_lock(str(run)):
         (run / "driver.json").unlink()
         assert driver_alive(str(run)), "the lock says so, not the card"
+
+
+def test_a_lock_that_a_full_disk_takes_not_names_its_file(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"File too large: '.*training.json'"), training_lock(str(tmp_path / "run")):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not training_alive(str(tmp_path / "run"))
+
+
+def test_a_measurement_is_told_to_others_and_is_alone(tmp_path):
+    run = str(tmp_path / "run")
+    assert (living_measurement(run), living_driver(run)) == ("", "")
+    with measuring_lock(run), run_lock(run):
+        assert living_measurement(run) == living_driver(run) == f"process {os.getpid()} on {socket.gethostname()}"
+        with pytest.raises(LandscapeError, match=f"measured by process {os.getpid()} on"), measuring_lock(run):
+            pass
+    assert (living_measurement(run), living_driver(run)) == ("", "")
 
 
 def test_a_training_and_a_driver_of_landscapes_write_one_run_and_two_trainings_do_not(tmp_path):
