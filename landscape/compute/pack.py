@@ -132,8 +132,8 @@ def _refuse_batch(model: nn.Module, size: int, error: Exception) -> JobError:
     if norms:
         return JobError(
             f"model: must give a sample the same loss in every batch to be packed, and {quoted(norms[0])} normalises "
-            "by the statistics of the batch; give it running statistics (track_running_stats=True, and eval mode), or run "
-            "the job from its source"
+            "by the statistics of the batch; give it running statistics (track_running_stats=True, and eval mode), or "
+            "run the job from its source"
         )
     return JobError(
         f"model: must take any number of samples to be packed, and of {size} it {in_words(error)[:200]}; mend that, or "
