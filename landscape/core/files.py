@@ -410,6 +410,8 @@ class LocalLog(LineLog):
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        if os.path.lexists(path):  # what cannot be added to is refused now, not at the first line
+            open(path, "ab").close()
 
     def add(self, line: bytes) -> None:
         """Add one line, newline included, without a buffer."""

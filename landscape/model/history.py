@@ -299,7 +299,8 @@ class HistoryWriter:
 
     def __init__(self, run: Place) -> None:
         self._folder = open_folder(run)
-        self._log = self._folder.log(HISTORY_FILE)
+        with refusing_disk_errors(self._folder.name):
+            self._log = self._folder.log(HISTORY_FILE)
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add one recorded step or epoch."""
@@ -335,7 +336,7 @@ def recorded_number(name: str, value: Any) -> float | int | None:
     try:
         number = value.item() if hasattr(value, "item") else value
         return finite(number if isinstance(number, int) else float(number))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, ArithmeticError, RuntimeError):  # the last: a tensor without data
         raise JobError(f"{name}: must be one number, not {type(value).__name__}") from None
 
 

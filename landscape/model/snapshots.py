@@ -225,6 +225,20 @@ def write_snapshot(run: Place, unit: Unit, number: int, state: State, *, below: 
     return path
 
 
+def can_be_stored(tensor: Tensor) -> bool:
+    """Whether safetensors stores such a tensor: a dense one, of a type that it knows."""
+    import torch
+    from safetensors.torch import save
+
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+        return False
+    try:
+        save({"tensor": torch.empty(0, dtype=tensor.dtype)})
+    except (KeyError, SafetensorError):
+        return False
+    return True
+
+
 def versions() -> dict[str, str]:
     """The versions of Python, torch and this package, as snapshots and run.json record them."""
     return {"python": platform.python_version(), "torch": version("torch"), "landscape": __version__}

@@ -41,9 +41,11 @@ from landscape.model.layer_rules import (
 )
 from landscape.model.layer_statistics import ValueStatistics, change_of, statistics_of
 from landscape.model.layer_watch import NetworkWatcher
-from landscape.model.parameters import state_of
+from landscape.model.parameters import persistent_buffers, state_of
+from landscape.model.run_files import FOLDER as SNAPSHOTS
 from landscape.model.run_files import read_info, refusing_disk_errors, write_info
 from landscape.model.snapshots import (
+    can_be_stored,
     finish_replacement,
     remove_leftovers,
     snapshot_files,
@@ -86,14 +88,20 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def refuse_incomplete(model: nn.Module) -> None:
-    """Refuse a model whose weights are not all in this process: its snapshots would silently be wrong."""
-    for name, parameter in model.named_parameters():
-        if isinstance(parameter, nn.UninitializedParameter):
+    """Refuse a model whose snapshots would be wrong, or could not be written: before it is trained, not after."""
+    for name, tensor in [*model.named_parameters(), *persistent_buffers(model).items()]:
+        if nn.parameter.is_lazy(tensor):
             raise JobError(f"model: {quoted(name)} has no shape yet; run one batch through it before collecting")
-        if type(parameter).__name__ in ("DTensor", "FlatParameter") or parameter.is_meta:
+        if type(tensor).__name__ in ("DTensor", "FlatParameter") or tensor.is_meta:
             raise JobError(
                 f"model: {quoted(name)} is sharded or without data (FSDP, meta device), which is not collected; save "
                 "full checkpoints and import them: landscape import"
+            )
+        if not can_be_stored(tensor):
+            kind = tensor.dtype if tensor.layout is torch.strided else tensor.layout
+            raise JobError(
+                f"model: {quoted(name)} must be a dense tensor of a type that safetensors stores, not {kind}; convert "
+                "it, or register it as a buffer with persistent=False, which no snapshot holds"
             )
 
 
@@ -270,7 +278,7 @@ def _recorded(finding: LayerFinding) -> dict[str, Any]:
     return {name: plain[name] for name in ("rule", "layer", "value")}
 
 
-RESERVED = ("step", "epoch", "learning_rate", "epoch_end", "watch")  # keys of the history that are not metrics
+RESERVED = ("step", "epoch", "epoch_end", "watch")  # keys of the history that are not metrics
 
 
 class TrajectoryCollector:
@@ -285,8 +293,10 @@ class TrajectoryCollector:
     Epoch or step n means: after the n-th; 0 is the state at construction.
 
     `<run>/history.jsonl` gets one line per `step` with a loss or metrics: `step` and `epoch` (whole numbers from 1: the
-    epoch of the step), `learning_rate` (of the first parameter group), `loss`, metrics; and one per `end_epoch`, marked
-    `"epoch_end": true`. NaN and infinite values are recorded as null; a step without a loss has no key `loss`.
+    epoch of the step), `learning_rate` (of the first parameter group, unless a metric has this name), `loss`, metrics;
+    and one per `end_epoch`, marked `"epoch_end": true`. NaN and infinite values are recorded as null; a step without a
+    loss has no key `loss`. A value that is not one number is not recorded, and a metric called `step`, `epoch`,
+    `epoch_end` or `watch` is recorded as `metric_step` and so on: a warning says so once, and the training goes on.
     Non-persistent buffers are not stored: PyTorch omits them from a state dict because the model makes them itself.
 
     The history is synced to disk at each epoch's end and each snapshot. An object store cannot append to a file, so
@@ -357,6 +367,7 @@ class TrajectoryCollector:
         self._listed = frozenset(self.options.snapshots)
         self._step, self._epoch = start_step, start_epoch or 0
         self._steps_in_epoch = 0  # since the last epoch ended, or since the start
+        self._warned = set[str]()
         self._watch: TrainingWatch | None = None
         if self._writes:
             self._prepare_run(start_step, start_epoch, overwrite)
@@ -382,6 +393,9 @@ class TrajectoryCollector:
         refuse_existing(self._folder, self.options.unit, starting, overwrite)
         with refusing_disk_errors(self._folder.name):
             self._folder.make()
+            snapshots = open_folder(self._folder.place(SNAPSHOTS))
+            snapshots.refuse_unwritable()
+            snapshots.make()
         remove_leftovers(self._folder)
         counts = (0, 0, 0) if starting else steps_and_epochs(self._folder, start_step, start_epoch)
         self._step, self._epoch, self._steps_in_epoch = counts
@@ -407,7 +421,6 @@ class TrajectoryCollector:
             metrics: further numbers of the step, by name.
 
         Raises:
-            JobError: a value is not one number, or a metric has a name that the collector fills in itself.
             LandscapeError: the run cannot be written.
         """
         self._step += 1
@@ -428,10 +441,9 @@ class TrajectoryCollector:
         """Record the end of an epoch with its metrics, and write a snapshot if the epoch is listed.
 
         Args:
-            metrics: numbers of the epoch, by name.
+            metrics: numbers of the epoch, by name; a `learning_rate` replaces that of the first parameter group.
 
         Raises:
-            JobError: a value is not one number, or a metric has a name that the collector fills in itself.
             LandscapeError: the run cannot be written.
         """
         self._epoch += 1
@@ -490,11 +502,21 @@ class TrajectoryCollector:
     def _record(
         self, place: Mapping[str, Any], values: Mapping[str, Any], extra: Mapping[str, Any] = MappingProxyType({})
     ) -> None:
-        for name in values:
-            if name in RESERVED:
-                raise JobError(f"metrics: {quoted(name)} is a name the collector fills in itself; choose another")
-        numbers = {name: recorded_number(name, value) for name, value in values.items()}
+        numbers = dict[str, float | int | None]()
+        for name, value in values.items():
+            key = f"metric_{name}" if name in RESERVED else name
+            if key != name:
+                self._warn_once(f"metrics: {quoted(name)} is a name that the collector fills in; recorded as {key!r}")
+            try:
+                numbers[key] = recorded_number(name, value)
+            except JobError as error:  # the training is worth more than its record
+                self._warn_once(f"{error}; not recorded")
         self._history.append({**place, "learning_rate": learning_rate(self._optimizer), **numbers, **extra})
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            log.warning("run %s: %s", quoted(self._folder.name), text)
 
     def _keep_if_listed(self) -> None:
         if self._number in self._listed:

@@ -383,8 +383,9 @@ def kept_of(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]
 
 
 def learning_rate(optimizer: torch.optim.Optimizer | None) -> float | None:
-    """The learning rate of the first parameter group; None without an optimiser, or if it is not finite."""
-    return None if optimizer is None else finite(float(optimizer.param_groups[0]["lr"]))
+    """The learning rate of the first parameter group; None without one, or if it is not finite."""
+    groups = [] if optimizer is None else optimizer.param_groups[:1]
+    return finite(float(groups[0]["lr"])) if groups and "lr" in groups[0] else None
 
 
 def _hyperparameters(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -464,7 +465,8 @@ def begin_run(folder: Folder, info: Mapping[str, Any], overwrite: bool) -> None:
     Raises:
         JobError: the history is that of another training.
     """
-    history = folder.read(HISTORY_FILE)
+    with refusing_disk_errors(folder.place(HISTORY_FILE)):
+        history = folder.read(HISTORY_FILE)
     if not history and not snapshot_files(folder):
         write_info(folder, info)
         return

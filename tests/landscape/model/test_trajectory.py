@@ -3,10 +3,13 @@
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -310,21 +313,91 @@ def test_options_that_are_not_usable_are_refused_before_anything_is_written(tmp_
     assert not (tmp_path / "run").exists()
 
 
-def test_values_that_are_no_numbers_are_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (torch.ones(2), r"an array of shape \(2,\); take its mean"),
+        (np.ones(2), "ndarray"),
+        ("high", "'high'"),
+        (torch.ones(1, device="meta"), "Tensor"),
+        (Fraction(10**400), "Fraction"),
+        (1j, "complex"),
+    ],
+)
+def test_a_value_that_is_no_number_does_not_end_the_training(tmp_path, caplog, value, reason):
     collector = TrajectoryCollector(tmp_path, small_model(), intervals=INTERVALS)
-    with pytest.raises(JobError, match=r"loss: must be one number, not an array of shape \(2,\)"):
-        collector.step(torch.ones(2))
-    with pytest.raises(JobError, match="accuracy: must be one number"):
-        collector.step(1.0, accuracy="high")
-    with pytest.raises(JobError, match="'epoch' is a name the collector fills in"):
-        collector.step(1.0, epoch=3)
+    collector.step(1.0, accuracy=value)
+    collector.step(value)
+    collector.step(value)
+    collector.end_epoch(accuracy=value)
+    assert [line.get("loss", "none") for line in read_history(tmp_path)] == [1.0, "none", "none", "none"]
+    assert not any("accuracy" in line for line in read_history(tmp_path))
+    for name in ("loss", "accuracy"):  # once each
+        assert len(re.findall(f"{name}: must be one number, not {reason}.*; not recorded", caplog.text)) == 1
+
+
+def test_metrics_of_any_name_are_recorded(tmp_path, caplog):
+    model = small_model()
+    collector = TrajectoryCollector(tmp_path, model, torch.optim.SGD(model.parameters(), 0.5), intervals=INTERVALS)
+    collector.step(1.0, epoch=3, watch=4)
+    collector.step(1.0, learning_rate=0.25)
+    collector.end_epoch(learning_rate=0.125, step=5, epoch_end=6)
+    first, second, end = read_history(tmp_path)
+    assert (first["epoch"], first["metric_epoch"], first["metric_watch"], first["learning_rate"]) == (1, 3, 4, 0.5)
+    assert second["learning_rate"] == 0.25
+    assert (end["learning_rate"], end["step"], end["metric_step"]) == (0.125, 2, 5)
+    assert (end["epoch_end"], end["metric_epoch_end"]) == (True, 6)
+    assert "'step' is a name that the collector fills in; recorded as 'metric_step'" in caplog.text
+    assert "learning_rate" not in caplog.text
 
 
 def test_models_whose_weights_are_not_here_are_refused(tmp_path):
     with pytest.raises(JobError, match="has no shape yet"):
         TrajectoryCollector(tmp_path, nn.LazyLinear(2), intervals=INTERVALS)
+    with pytest.raises(JobError, match="has no shape yet"):
+        TrajectoryCollector(tmp_path, nn.LazyBatchNorm1d(affine=False), intervals=INTERVALS)
     with pytest.raises(JobError, match="meta device"):
         TrajectoryCollector(tmp_path, nn.Linear(2, 2, device="meta"), intervals=INTERVALS)
+
+
+@pytest.mark.parametrize("tensor", [torch.eye(2).to_sparse(), torch.zeros(2, dtype=torch.complex128)])
+def test_weights_that_no_snapshot_holds_are_refused_before_the_training(tmp_path, tensor):
+    model = small_model()
+    model.register_buffer("table", tensor)
+    with pytest.raises(JobError, match=r"model: 'table' must be a dense tensor.*persistent=False") as caught:
+        TrajectoryCollector(tmp_path / "run", model, intervals=INTERVALS)
+    assert str(caught.value).count("\n") < 2
+    assert not (tmp_path / "run").exists()
+    model.register_buffer("table", tensor, persistent=False)
+    TrajectoryCollector(tmp_path / "run", model, intervals=[[0, 1, 2]])
+
+
+@pytest.mark.parametrize("name", ["trajectory", "history.jsonl"])
+@pytest.mark.parametrize("kind", ["other kind", "link to nowhere"])
+def test_a_run_that_takes_no_snapshots_or_history_is_refused_before_the_training(tmp_path, name, kind):
+    if kind == "link to nowhere":
+        (tmp_path / name).symlink_to(tmp_path / "nowhere/at/all")
+    elif name == "trajectory":
+        (tmp_path / name).write_text("")
+    else:
+        (tmp_path / name).mkdir()
+    with pytest.raises(LandscapeError) as caught:
+        TrajectoryCollector(tmp_path, small_model(), intervals=INTERVALS)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_an_optimiser_without_a_learning_rate_is_collected(tmp_path):
+    model = small_model()
+    collector = TrajectoryCollector(tmp_path, model, PlainOptimizer(model), intervals=INTERVALS)
+    collector.step(1.0)
+    assert read_history(tmp_path)[0]["learning_rate"] is None
+
+
+class PlainOptimizer(torch.optim.Optimizer):
+    """Without any setting."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model.parameters(), {})
 
 
 def test_a_trajectory_that_is_there_is_replaced_only_when_told_to(tmp_path):
@@ -522,6 +595,7 @@ def test_after_kill_9_every_snapshot_is_whole_and_the_run_goes_on(tmp_path):
 
 RANKS = """
 import os
+import re
 import sys
 import torch
 import torch.distributed as dist
