@@ -42,11 +42,11 @@ def interval_of(draws: Sequence[float], level: float = LEVEL) -> ConfidenceInter
 
 
 @cache
-def t_quantile(probability: float, scope: int) -> float:
+def t_quantile(probability: float, scope: float) -> float:
     """The value below which Student's t of so many degrees of freedom lies with a probability above ½.
 
-    >>> round(t_quantile(0.975, 15), 4)
-    2.1314
+    >>> round(t_quantile(0.975, 15), 4), round(t_quantile(0.975, 2.5), 4)
+    (2.1314, 3.5559)
     """
     assert 0.5 < probability < 1
     low, high = 0.0, 1.0
@@ -58,7 +58,7 @@ def t_quantile(probability: float, scope: int) -> float:
     return (low + high) / 2
 
 
-def _above(value: float, scope: int) -> float:
+def _above(value: float, scope: float) -> float:
     """P(T > value) = ½·I_x(ν/2, ½), x = ν/(ν + value²)."""
     return 0.5 * _incomplete_beta(scope / (scope + value * value), scope / 2, 0.5)
 

@@ -79,13 +79,13 @@ def of_errors(difference: float, first: float, other: float, freedom: tuple[int,
     """d ± t·√(SE₁² + SE₂²) of two estimates with these standard errors, assumed independent.
 
     Args:
-        freedom: the degrees of freedom of each; for the difference by Welch and Satterthwaite, rounded down.
+        freedom: the degrees of freedom of each; for the difference by Welch and Satterthwaite, which need not be whole.
     """
     stderr = math.hypot(first, other)
     if stderr == 0:
         return ConfidenceInterval(difference, difference, difference, 0.0)
     shares = [(error / stderr) ** 4 / count for error, count in zip((first, other), freedom, strict=True)]
-    quantile = t_quantile(TAIL, max(1, math.floor(1 / sum(shares) + 1e-9)))
+    quantile = t_quantile(TAIL, 1 / sum(shares))
     return ConfidenceInterval(difference, difference - quantile * stderr, difference + quantile * stderr, stderr)
 
 

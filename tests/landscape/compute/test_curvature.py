@@ -428,7 +428,7 @@ def test_halves_of_the_samples_bracket_the_largest_eigenvalue(tmp_path, network)
     assert half_sample_bracket(operator_of(tmp_path / "b", problem, batch_size=17)) is None
 
 
-@pytest.mark.parametrize("scope", [1, 2, 7, 15, 200])
+@pytest.mark.parametrize("scope", [1, 2, 2.37, 7, 15, 200])
 @pytest.mark.parametrize("probability", [0.6, 0.9, 0.975, 0.9995])
 def test_quantiles_are_those_of_scipy(probability, scope):
     assert t_quantile(probability, scope) == pytest.approx(stats.t.ppf(probability, scope), rel=1e-9)

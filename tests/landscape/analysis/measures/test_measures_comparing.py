@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from landscape.analysis.measures import document
 from landscape.analysis.measures.comparison import (
@@ -251,6 +252,9 @@ def test_two_errors_and_two_sets_of_runs():
     found = of_errors(0.0, 0.3, 0.4, (1000, 1000))
     assert found.high == pytest.approx(1.96 * 0.5, rel=2e-3)
     assert welch([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]).mean == 0
+    draws = [0.1, 0.4, 0.2], [3.0, 1.0, 8.0, 2.0]
+    reference = stats.ttest_ind(draws[1], draws[0], equal_var=False).confidence_interval(0.95)
+    assert (welch(*draws).low, welch(*draws).high) == pytest.approx(reference, rel=1e-9)
 
 
 def test_the_interval_over_draws_is_taken_back_to_their_error_beside_that_over_samples(tmp_path, parts):
