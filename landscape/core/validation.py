@@ -578,7 +578,7 @@ WEIGHT = "weight"  # how much each sample counts; returned beside the observable
 RESERVED = frozenset(
     [
         *("status", "directions", "moments", "alpha", "beta", "gamma", "axis", "parameter", "snapshot", "moment"),
-        *("sample", "sample_index", "loss_samples", "origin_loss_samples", "sample_weights", WEIGHT),
+        *("sample", "sample_index", "loss_samples", "origin_loss_samples", "sample_weights", "loss_rise", WEIGHT),
     ]
 )
 

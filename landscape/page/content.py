@@ -85,7 +85,7 @@ class LevelContent:
         observables: dict[str, Floats] = {
             name: np.where(states == NOT_COMPUTED, np.nan, values[name]) for name in names if name in values
         }
-        observables |= derive(self.store.record.derived, observables)
+        observables |= derive(self.store.record.derived, observables, self.store.record.origin_loss)
         return Surface(self.store.name, self.axes, observables, states, attributes=dict(self.store.record.attributes))
 
 
@@ -304,7 +304,7 @@ class Content:
         observables: dict[str, Floats] = {
             name: np.where(states == NOT_COMPUTED, np.nan, self.values.values[name]) for name in names
         }
-        observables |= derive(record.derived, observables)
+        observables |= derive(record.derived, observables, record.origin_loss)
         merged = replace(
             Surface(self.store.name, drawn, observables, states, self.path, dict(record.attributes)),
             networks=self.networks, levels=tuple(level.surface(names) for level in self.drawn_levels),
@@ -367,7 +367,7 @@ class Content:
             return None if array is None else np.where(states == NOT_COMPUTED, np.nan, array[index])
 
         read = {name: array for name in self.arrays_of(observable) if (array := of(name)) is not None}
-        read |= derive(self.store.record.derived, read)
+        read |= derive(self.store.record.derived, read, self.store.record.origin_loss)
         check_observable(self.store.name, observable, read)  # this version cannot derive a later version's formula
         values, origin = read[observable], self.store.record.origin_loss
         rise_error = of(RISE_STDERR) if observable == "loss" and origin is not None and np.isfinite(origin) else None

@@ -107,7 +107,7 @@ def read_surface(arrays: LandscapeArrays, record: Record) -> Surface:
     _warn_of_damage(arrays.name, [*states.damaged, *(chunk for array in values.values() for chunk in array.damaged)])
     # A tile whose status is not written yet is not committed, whatever its chunks hold.
     observables = {name: np.where(status == NOT_COMPUTED, np.nan, array.values) for name, array in values.items()}
-    observables |= derive(record.derived, observables)
+    observables |= derive(record.derived, observables, record.origin_loss)
     path, networks = read_path(arrays)
     return Surface(
         arrays.name, read_axes(arrays), observables, status, path, dict(record.attributes),

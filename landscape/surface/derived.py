@@ -76,31 +76,42 @@ def sources_of_derived(name: str, text: Any) -> tuple[str, ...]:
     return parsed[1]
 
 
+RISE = "loss_rise"  # derived for every landscape whose loss at the origin is known; its error is stored
+
+
 def bases_of(derived: Mapping[str, str], name: str) -> tuple[str, ...]:
     """The observables that a surface of this name is read from: itself, unless it is derived.
 
     >>> bases_of({"perplexity": "exp(loss)"}, "perplexity"), bases_of({}, "loss")
     (('loss',), ('loss',))
     """
+    if name == RISE:
+        return ("loss",)
     if ratio := RATIO_TEXT.fullmatch(derived.get(name, "")):
         return (ratio[1], ratio[2])
     match = TEXT.fullmatch(derived.get(name, ""))
     return (name,) if match is None else (match[2],)
 
 
-def derive(derived: Mapping[str, str], observables: Mapping[str, Floats]) -> dict[str, Floats]:
+def derive(
+    derived: Mapping[str, str], observables: Mapping[str, Floats], origin_loss: float | None = None
+) -> dict[str, Floats]:
     """The derived surfaces and their standard errors, `NAME` and `NAME_stderr`, as far as what they need is there.
 
-    A formula that this version does not know is left out.
+    The rise over the origin, `loss_rise`, is L(point) − L(origin). A formula that this version does not know is left
+    out.
 
     Args:
         derived: name → formula, as `Problem.derived` has it.
         observables: means and standard errors by name, of any shape.
+        origin_loss: the loss at the origin, if it is known.
 
     >>> derive({"perplexity": "exp(loss)"}, {"loss": np.array([0.0]), "loss_stderr": np.array([0.5])})
     {'perplexity': array([1.]), 'perplexity_stderr': array([0.5])}
     """
     values: dict[str, Floats] = {}
+    if origin_loss is not None and np.isfinite(origin_loss) and "loss" in observables:
+        values[RISE] = np.asarray(observables["loss"], np.float64) - origin_loss
     for name, text in derived.items():
         parsed = _parsed(text)
         if parsed is None or name in observables or not set(parsed[1]) <= set(observables):

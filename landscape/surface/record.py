@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from landscape.core.grid import Floats
 from landscape.core.quantisation import Quantisation
+from landscape.surface.derived import RISE
 from landscape.surface.record_entries import (
     Checks,
     ComparedRecord,
@@ -151,7 +152,8 @@ class Record:
     @property
     def surfaces(self) -> tuple[str, ...]:
         """The names of all surfaces that are shown: the observables, and those derived from them."""
-        return (*self.observables, *(name for name in self.derived if name not in self.observables))
+        rise = () if self.origin_loss is None or "loss" not in self.observables else (RISE,)
+        return tuple(dict.fromkeys([*self.observables, *self.derived, *rise]))
 
     @property
     def of_points(self) -> tuple[str, ...]:

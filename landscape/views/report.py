@@ -21,7 +21,7 @@ from landscape.views.draw.history import draw_history
 from landscape.views.draw.style import TEMPLATES, config
 from landscape.views.exporting import whole_file
 from landscape.views.figure_spec import KIND_TABLE, MODE_TABLE, default_kinds, figure_name, kinds_of
-from landscape.views.prepare.comparison import ComparedLandscape, share_scale
+from landscape.views.prepare.comparison import ComparedLandscape, directions_differ, share_scale
 from landscape.views.prepare.differences import DifferencesTable, tabulate
 from landscape.views.prepare.figure import means, suggests_log
 from landscape.views.prepare.history import HistoryData, prepare_histories
@@ -108,7 +108,8 @@ def comparison_section(group: Group, index: int, bundle: Bundle) -> str:
     axes = len(group.surfaces[0].axes)
     items = [(f"{run.label}: {surface.name}", surface) for run, surface in zip(group.runs, group.surfaces, strict=True)]
     kinds = KINDS[axes]
-    modes = [name for name, mode in MODE_TABLE.items() if axes in mode.kinds]
+    same_plane = axes == 1 or not directions_differ(group.surfaces)
+    modes = [name for name, mode in MODE_TABLE.items() if axes in mode.kinds and (same_plane or name == "tiled")]
     for mode, (kind, (_, drawn)), log in itertools.product(modes, kinds.items(), (False, True)):
         figures = compare_figures(
             items,

@@ -233,7 +233,7 @@ INFO_NAMES = {
     "parameters": "parameters",
     "optimiser": "optimiser",
     "optimizer": "optimiser",
-    "learning_rate": "learning rate",
+    "learning_rate": "initial learning rate",
     "steps_per_epoch": "steps per epoch",
 }
 PLOT = '<figure><div class="plot" id="history" role="img" aria-label="training history"></div></figure>'

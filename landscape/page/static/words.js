@@ -3,6 +3,12 @@ const count = (number, one, many) => `${number} ${number === 1 ? one : many}`;
 const digits = (value, places = 4) => (Number.isFinite(value) ? String(Number(value.toPrecision(places))) : "–");
 /** Two standard errors, as beside a value in pictures; empty if they are not known. */
 const within = twice => (Number.isFinite(twice) ? ` ± ${digits(twice, 2)} (2 s.e.)` : "");
+/** As many digits of a value as twice its standard error allows; `places` if that is not known. */
+const allowed = (value, twice, places) => {
+  if (!Number.isFinite(value) || !(twice > 0)) return digits(value, places);
+  const [size, noise] = [value, twice].map(number => (number ? Math.floor(Math.log10(Math.abs(number))) : 0));
+  return digits(value, Math.min(Math.max(1, size - noise + 2, size < 6 ? size + 1 : 1), 15));
+};
 const withinError = error => within(Number.isFinite(error) ? 2 * error : NaN);
 
 export const WORDS = {
@@ -28,7 +34,7 @@ export const WORDS = {
   scanning: "looking for more…",
   noRuns: places => `There is no run in ${places} yet. \`landscape run JOB\` makes one; it appears here by itself.`,
   noMatch: text => `No run matches "${text}".`,
-  columns: { select: "", name: "Run", picture: "Landscapes", state: "State", lowest: "Lowest loss", model: "Model", optimiser: "Optimiser", learning_rate: "Learning rate", when: "When" },
+  columns: { select: "", name: "Run", picture: "Landscapes", state: "State", lowest: "Lowest loss", model: "Model", optimiser: "Optimiser", learning_rate: "Initial learning rate", when: "When" },
   selectRun: name => `Select ${name} for comparison`,
   sortBy: name => `Sort by ${name}`,
   more: number => `+${number}`,
@@ -144,8 +150,8 @@ export const WORDS = {
   reading: (places, { value, error, rise, riseError, interpolated }) => {
     const parts = [places.map(([name, at]) => `${name} ${digits(at)}`).join(", ")];
     if (interpolated && Number.isFinite(value)) return [...parts, `${digits(value, 5)}, interpolated between points that were evaluated`].join("; ");
-    parts.push(Number.isFinite(value) ? `${digits(value, 5)}${within(error)}` : "no value");
-    if (Number.isFinite(rise)) parts.push(`rise over the origin ${digits(rise, 4)}${within(riseError)}`);
+    parts.push(Number.isFinite(value) ? `${allowed(value, error, 5)}${within(error)}` : "no value");
+    if (Number.isFinite(rise)) parts.push(`rise over the origin ${allowed(rise, riseError, 4)}${within(riseError)}`);
     return parts.join("; ");
   },
   nearPath: (path, k) => {

@@ -149,9 +149,13 @@ def contrasts(items: Sequence[ComparedLandscape]) -> list[str]:
         known = list(dict.fromkeys(value for value in values if value))
         if len(known) > 1:
             notes.append(f"{what} differs: {', '.join(known)}")
+    return [*notes, *(f"{name} is another direction in each" for name in directions_differ(surfaces))]
+
+
+def directions_differ(surfaces: Sequence[Surface]) -> list[str]:
+    """The names of the axes that are other directions in each landscape: what lies at one place has no relation."""
     pairs = zip(*(surface.axes for surface in surfaces), strict=False)
-    others = [axes[0].name for axes in pairs if _directions_differ(axes)]
-    return [*notes, *(f"{name} is another direction in each" for name in others)]
+    return [axes[0].name for axes in pairs if _directions_differ(axes)]
 
 
 def _origins(surfaces: Sequence[Surface]) -> list[str]:

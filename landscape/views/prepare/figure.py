@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from landscape.core.grid import Floats
 from landscape.core.text import number_text
-from landscape.surface.derived import bases_of
+from landscape.surface.derived import RISE, bases_of
 from landscape.surface.record_entries import (
     EIG_MAX,
     EIG_MIN,
@@ -375,7 +375,7 @@ def _axes_notes(axes: tuple[AxisView, ...]) -> list[str]:
 
 
 def _is_signed(surface: Surface, observable: str) -> bool:
-    """Whether colours are centred on 0: for smallest eigenvalues, and other signed observables except the loss.
+    """Whether colours are centred on 0: for smallest eigenvalues, and other signed observables but loss and rise.
 
     A loss of densities may have both signs, but 0 is no special value for it.
     """
@@ -383,7 +383,7 @@ def _is_signed(surface: Surface, observable: str) -> bool:
         return True
     values = np.asarray(surface[observable], np.float64)[surface.status == OK]
     finite = values[np.isfinite(values)]
-    return observable != "loss" and bool(finite.size) and bool(finite.min() < 0 < finite.max())
+    return observable not in ("loss", RISE) and bool(finite.size) and bool(finite.min() < 0 < finite.max())
 
 
 def _counts_as_zero(surface: Surface, observable: str) -> float:

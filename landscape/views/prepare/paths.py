@@ -15,7 +15,7 @@ from landscape.core.plan import RECALIBRATE
 from landscape.core.text import number_text
 from landscape.core.validation import counted
 from landscape.surface.barriers import curve_places
-from landscape.surface.derived import bases_of, derive
+from landscape.surface.derived import RISE, bases_of, derive
 from landscape.surface.record import SEEN
 from landscape.surface.record_entries import BATCH_NORM, Check
 from landscape.surface.surface import OK, ProjectedPath, Surface
@@ -25,7 +25,8 @@ from landscape.views.prepare.scale import LOG_DECADES, Scale, choose_scale, draw
 from landscape.views.prepare.words import has_fixed_statistics, mixes_networks, shortened
 
 VISIBLE = 0.05  # of the range drawn: less than the distance of two contour lines, or of two colours of a bar
-LABEL_DISTANCE = 0.055  # of the plot's width: closer labels would run into each other
+LABEL_DISTANCE = 0.055  # of the plot's width: closer labels would run into each other, or into the star of an end
+AT_A_MARK, AT_THE_END = 0.03, 0.045  # of the plot's width, from a snapshot to its label: the star of the last is larger
 START, LAST = "start", "last snapshot"
 
 
@@ -129,7 +130,7 @@ def follows_loss(surface: Surface, observable: str) -> bool:
     record = surface.record
     if observable == "loss" or observable in record.observables:
         return observable == "loss"
-    return observable in record.derived and bases_of(record.derived, observable) == ("loss",)
+    return observable in (*record.derived, RISE) and bases_of(record.derived, observable) == ("loss",)
 
 
 def _of_losses(surface: Surface, observable: str, path: ProjectedPath) -> tuple[Floats, Floats]:
@@ -137,8 +138,8 @@ def _of_losses(surface: Surface, observable: str, path: ProjectedPath) -> tuple[
     own, below = path.losses
     if observable == "loss" or not follows_loss(surface, observable):
         return own, below
-    formula = {observable: surface.record.derived[observable]}
-    at_snapshots, at_projections = (derive(formula, {"loss": losses}) for losses in (own, below))
+    derived, origin_loss = surface.record.derived, surface.record.origin_loss
+    at_snapshots, at_projections = (derive(derived, {"loss": losses}, origin_loss) for losses in (own, below))
     unknown = np.full(own.shape, np.nan)  # a formula of a later version
     return at_snapshots.get(observable, unknown), at_projections.get(observable, unknown)
 
@@ -353,6 +354,7 @@ def place_labels(
     """
     kept: list[list[Label]] = [[] for _ in paths]
     spots: list[Floats] = []
+    ends = [points[-1] for points in paths if len(points)]
     orders = [_coarse_to_fine(len(points)) for points in paths]
     for turn in range(max(map(len, orders), default=0)):
         for path, order in enumerate(orders):
@@ -360,8 +362,10 @@ def place_labels(
                 continue
             index, points = order[turn], paths[path]
             angle = _away_from_paths(points, index, [other for other in paths if other is not points])
-            spot = points[index] + 0.03 * np.array([math.cos(angle), math.sin(angle)])
-            if all(np.linalg.norm(spot - other) >= distance for other in spots):
+            reach = AT_THE_END if index == len(points) - 1 else AT_A_MARK
+            spot = points[index] + reach * np.array([math.cos(angle), math.sin(angle)])
+            others = [*spots, *(ends if reach == AT_A_MARK else ())]
+            if all(np.linalg.norm(spot - other) >= distance for other in others):
                 kept[path].append(Label(index, texts[path][index], angle))
                 spots.append(spot)
     return [sorted(labels, key=lambda label: label.index) for labels in kept]
@@ -389,7 +393,7 @@ def _away_from_paths(points: Floats, index: int, others: Sequence[Floats]) -> fl
     angles = [k * math.pi / 4 for k in (2, 6, 0, 4, 1, 3, 5, 7)]
 
     def clearance(angle: float) -> float:
-        spot = points[index] + 0.03 * np.array([math.cos(angle), math.sin(angle)])
+        spot = points[index] + AT_A_MARK * np.array([math.cos(angle), math.sin(angle)])
         return float(np.linalg.norm(along - spot, axis=1).min())
 
     return max(angles, key=lambda angle: round(clearance(angle), 6))
@@ -519,12 +523,12 @@ def prepare_origin(surface: Surface, observable: str, drawn: Floats, log: bool) 
     """
     if not all(axis.coordinates[0] <= 0 <= axis.coordinates[-1] for axis in surface.axes):
         return None
-    value = surface.origin_loss if observable == "loss" else math.nan
+    value = {"loss": surface.origin_loss, RISE: 0.0}.get(observable, math.nan)
     if math.isfinite(value) and (value > 0 or not log):
         height = math.log10(value) if log else value
     else:
         height = _on_grid(surface, drawn)
-    known = surface.origin_loss if observable == "loss" and math.isfinite(surface.origin_loss) else None
+    known = value if math.isfinite(value) else None
     if known is None and math.isfinite(height) and origin_index(surface) is not None:
         known = 10.0**height if log else height
     what, title = (

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from landscape.core.grid import Floats
 from landscape.core.text import count_text, number_text, percent_text
+from landscape.surface.derived import RISE
 from landscape.surface.record_entries import Check
-from landscape.surface.surface import NOT_COMPUTED, RISE_STDERR, Surface
+from landscape.surface.surface import NOT_COMPUTED, QUARANTINED, RISE_STDERR, Surface
 from landscape.surface.topology import Basin, PersistencePair, Topology, topology_of
 from landscape.views.prepare import words as wording
 from landscape.views.prepare.paths import origin_index
@@ -52,7 +53,7 @@ def difference_in_errors(surface: Surface, observable: str) -> Floats | None:
         An array of the surface's shape, at most 10, NaN if the value is not known; None without errors, or without a
         value at the origin.
     """
-    rise, error = rise_over_origin(surface, observable)
+    rise, error = rise_over_origin(surface, "loss" if observable == RISE else observable)
     if rise is None or error is None:
         value, at_origin = _at_origin(surface, observable)
         own = standard_error(surface, observable)
@@ -81,6 +82,7 @@ def _at_origin(surface: Surface, observable: str) -> tuple[float, float]:
 Row = tuple[str, str]
 
 OF_THIS_SLICE = "a minimum of this slice is not a minimum of the network"
+MINIMA_SO_FAR, SADDLES_SO_FAR = "minima of the computed points", "merge saddles of the computed points"
 MOST_MARKS = 500  # minima that a figure marks: more cannot be told apart
 MOST_BARS = 40  # bars of a barcode: more would be thinner than the gaps between them
 MOST_SHARES = 6  # basins whose share of the points a table gives
@@ -151,10 +153,11 @@ def prepare_extrema(surface: Surface, observable: str, log: bool) -> Extrema:
     found = topology_of(surface, observable)
     clear = found.pairs[: len(found.basins)]
     marked = [*zip(clear, found.basins, strict=True)][:MOST_MARKS]
-    names = [f"minimum {k + 1} of {len(clear)}" if len(clear) > 1 else "minimum" for k in range(len(clear))]
+    whole = not points_missing(surface)  # else minima are marked, and not counted
+    names = [f"minimum {k + 1} of {len(clear)}" if len(clear) > 1 and whole else "minimum" for k in range(len(clear))]
     merging = [(pair, name) for (pair, _), name in zip(marked, names, strict=False) if pair.saddle is not None]
     minima = Marks(
-        f"{counted(len(clear), 'minimum', 'minima')} above the noise" if clear else "",
+        "" if not clear else f"{counted(len(clear), 'minimum', 'minima')} above the noise" if whole else MINIMA_SO_FAR,
         _places(surface, [pair.extremum for pair, _ in marked]),
         _drawn([pair.birth for pair, _ in marked], log),
         tuple(
@@ -163,7 +166,7 @@ def prepare_extrema(surface: Surface, observable: str, log: bool) -> Extrema:
         ),
     )
     saddles = Marks(
-        counted(len(merging), "merge saddle", "merge saddles") if merging else "",
+        "" if not merging else counted(len(merging), "merge saddle", "merge saddles") if whole else SADDLES_SO_FAR,
         _places(surface, [pair.saddle for pair, _ in merging if pair.saddle is not None]),
         _drawn([pair.death for pair, _ in merging], log),
         tuple(_saddle_words(surface, observable, pair, name) for pair, name in merging),
@@ -177,6 +180,8 @@ def topology_rows(surface: Surface, observable: str = "loss") -> list[Row]:
     found = topology_of(surface, observable)
     if not found.basins:
         return []
+    if missing := points_missing(surface):
+        return [("minima above the noise", f"not counted, as {missing}")]
     below = f" ({found.dropped} below it left out)" if found.dropped else ""
     rows = [
         ("minima above the noise", f"{len(found.basins)}, persistence over {number_text(found.threshold, 3)}{below}")
@@ -185,6 +190,14 @@ def topology_rows(surface: Surface, observable: str = "loss") -> list[Row]:
     rows.append(("points per basin", _shares_text(surface, found)))
     rows.append(("mean depth of the basins (SMAD)", number_text(found.smad(), 3)))
     return [*rows, ("to read it", OF_THIS_SLICE)]
+
+
+def points_missing(surface: Surface) -> str:
+    """How many points are missing, such as '540 of 1 600 points are missing'; '' if the landscape is whole."""
+    missing = int(np.isin(surface.status, (NOT_COMPUTED, QUARANTINED)).sum())
+    if not missing and surface.unfinished:
+        return f"{counted(surface.unfinished, 'point', 'points')} of finer levels are missing"
+    return f"{count_text(missing)} of {count_text(surface.status.size)} points are missing" if missing else ""
 
 
 def counted(count: int, one: str, many: str) -> str:
@@ -308,15 +321,16 @@ def _notes(surface: Surface, found: Topology) -> tuple[str, ...]:
         return ()
     below = f", {count_text(found.dropped)} below it left out" if found.dropped else ""
     above = f"above the noise (persistence over {number_text(found.threshold, 3)})"
-    notes = [
-        f"{counted(count, 'minimum', 'minima')} {above}{below}",
-        OF_THIS_SLICE,
-    ]
+    missing = points_missing(surface)
+    said = (
+        f"minima are not counted, as {missing}" if missing else f"{counted(count, 'minimum', 'minima')} {above}{below}"
+    )
+    notes = [said, OF_THIS_SLICE]
     parts = sum(pair.saddle is None for pair in found.pairs[:count])
-    notes += [f"missing points part the grid: {parts} minima are the lowest of their parts"] if parts > 1 else []
+    if parts > 1 and not missing:
+        notes.append(f"missing points part the grid: {parts} minima are the lowest of their parts")
     notes += [f"the {MOST_MARKS} most persistent are marked"] if count > MOST_MARKS else []
-    unfinished = bool((surface.status == NOT_COMPUTED).any())
-    notes += ["minima beside points not computed yet may be none"] if unfinished else []
+    notes += ["minima beside missing points may be none"] if missing else []
     return tuple(notes)
 
 

@@ -14,7 +14,7 @@ from landscape.core.grid import Floats, remedy_of_target
 from landscape.core.text import count_text, finite_or_none, number_text, percent_text
 from landscape.model.layer_rules import inspect_command
 from landscape.surface.barriers import STABLE, Barrier, has_point
-from landscape.surface.derived import bases_of
+from landscape.surface.derived import RISE, bases_of
 from landscape.surface.record import Record
 from landscape.surface.record_entries import BREAKING, EIGENVALUES, AxisEnd, FoundAxis, LayersRecord, TargetRule
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR, Axis, Surface
@@ -178,13 +178,14 @@ def short_axis_title(axis: Axis) -> str:
     share = percent_text(axis.record.explained_variance)
     if kind == "towards":
         label = label.removeprefix("from ").replace(" towards ", " to ")
+        label = label if len(f"{axis.name}: {label}") <= TITLE_LETTERS else ""  # the caption has it in full
     elif kind == "pca":
         label = label.partition(" of ")[0] + (f" ({share})" if share else "")
     else:
         label = label.partition(" (")[0]
     if kind == "eigen":  # its label holds no user-given name of any length
         return f"{axis.name}: {label}"
-    return shortened(f"{axis.name}: {label}", TITLE_LETTERS)
+    return shortened(f"{axis.name}: {label}", TITLE_LETTERS) if label else axis.name
 
 
 def in_fewer_words(title: str, most: int) -> str:
@@ -222,8 +223,8 @@ def observable_title(observable: str) -> str:
     >>> observable_title("accuracy"), observable_title("accuracy_stderr")
     ('accuracy', 'standard error of the accuracy')
     """
-    if observable == "loss_rise_stderr":
-        return "standard error of the rise over the origin"
+    if observable in (RISE, RISE_STDERR):
+        return "rise over the origin" if observable == RISE else "standard error of the rise over the origin"
     if observable.endswith("_stderr"):
         return f"standard error of the {observable.removesuffix('_stderr')}"
     return observable.replace("_", " ")
@@ -413,13 +414,23 @@ def wrap(text: str, width_px: float, font_px: float = 12) -> list[str]:
 
 
 def value_with_error(value: float, error: float) -> str:
-    """A value ± two standard errors; the value alone if the error is not finite.
+    """A value ± two standard errors, down to the error's second digit; the value alone if the error is not finite.
 
-    >>> value_with_error(0.88451, 0.0105), value_with_error(0.5, math.nan)
-    ('0.88451 ± 0.021 (2 s.e.)', '0.5')
+    >>> value_with_error(0.88451, 0.0105), value_with_error(0.5, math.nan), value_with_error(0.25, 0.0)
+    ('0.885 ± 0.021 (2 s.e.)', '0.5', '0.25 ± 0 (2 s.e.)')
+    >>> value_with_error(123456.0, 170.0), value_with_error(3.21e-7, 1e-9)
+    ('123456 ± 340 (2 s.e.)', '3.21e-7 ± 2e-9 (2 s.e.)')
     """
-    text = number_text(value, 5)
-    return f"{text} ± {number_text(2 * error, 2)} (2 s.e.)" if math.isfinite(error) else text
+    twice = 2 * error
+    if not (math.isfinite(value) and math.isfinite(twice)) or twice <= 0:
+        text = number_text(value, 5)
+        return f"{text} ± {number_text(twice, 2)} (2 s.e.)" if math.isfinite(twice) else text
+    of_value, of_error = (
+        int(f"{abs(number):.{places}e}".partition("e")[2]) for number, places in ((value, 4), (twice, 1))
+    )
+    digits = max(1, min(of_value - of_error + 2, 15), of_value + 1 if of_value < 6 else 1)  # 1234, not 1.2e3
+    error_digits = max(2, of_error + 1 if of_error < 6 else 2)
+    return f"{number_text(value, digits)} ± {number_text(twice, error_digits)} (2 s.e.)"
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from torch import nn
 from landscape import Job, JobError, Problem, open_run, run
 from landscape.page.runs import LandscapeReader
 from landscape.surface.derived import FORMULAS, check_derived, derive
+from landscape.views.prepare.figure import prepare_figure
 
 
 def squares(model, batch):
@@ -41,7 +42,14 @@ def test_perplexity_is_the_exponential_of_the_mean_loss_wherever_it_is_read(tmp_
     surface = computed(tmp_path)
     reread = open_run(tmp_path)["plane"]
     for read in (surface, reread):
-        assert list(read.observables) == ["loss", "loss_stderr", "loss_rise_stderr", "perplexity", "perplexity_stderr"]
+        assert list(read.observables) == [
+            "loss",
+            "loss_stderr",
+            "loss_rise_stderr",
+            "loss_rise",
+            "perplexity",
+            "perplexity_stderr",
+        ]
         np.testing.assert_array_equal(read["perplexity"], np.exp(read.loss))
         np.testing.assert_array_equal(read.stderr("perplexity"), np.exp(read.loss) * read.stderr())
     assert "perplexity" in reread.to_xarray()
@@ -50,13 +58,31 @@ def test_perplexity_is_the_exponential_of_the_mean_loss_wherever_it_is_read(tmp_
 def test_the_page_has_derived_surfaces_too(tmp_path):
     surface = computed(tmp_path)
     reader = LandscapeReader(str(tmp_path), "plane")
-    assert reader.store().record.surfaces == ("loss", "perplexity")
+    assert reader.store().record.surfaces == ("loss", "perplexity", "loss_rise")
     np.testing.assert_array_equal(
         reader.view(reader.store().record.surfaces).surface["perplexity"], surface["perplexity"]
     )
     (block,), _ = reader.blocks("perplexity", [(0, 0)], alive=False)
     np.testing.assert_array_equal(block.values, surface["perplexity"])
     np.testing.assert_array_equal(block.error, surface.stderr("perplexity"))
+
+
+def test_the_rise_over_the_origin_is_an_observable_of_figures_page_and_exports(tmp_path):
+    surface = computed(tmp_path)
+    expected = surface.loss - surface.origin_loss
+    np.testing.assert_array_equal(surface["loss_rise"], expected)
+    np.testing.assert_array_equal(surface.stderr("loss_rise"), surface.rise_stderr)
+    (block,), _ = LandscapeReader(str(tmp_path), "plane").blocks("loss_rise", [(0, 0)], alive=False)
+    np.testing.assert_array_equal(block.values, expected)
+    np.testing.assert_array_equal(block.error, surface.rise_stderr)
+    for kind in ("topographic", "contour", "surface"):
+        data = prepare_figure(surface, observable="loss_rise", uncertainty=True, extrema=True)
+        assert data.origin.height == 0
+        figure = surface.figure(kind, observable="loss_rise", uncertainty=True, extrema=True)
+        assert figure.layout.title.text == "plane: rise over the origin"
+    ratio = prepare_figure(surface, uncertainty=True).difference
+    np.testing.assert_array_equal(data.difference, ratio)  # the same points cannot be told from the origin
+    assert "loss_rise" in surface.to_xarray()
 
 
 def test_the_page_refuses_a_formula_of_a_later_version_by_name(tmp_path):

@@ -13,8 +13,8 @@ import pytest
 
 from landscape.surface.surface import Surface
 from landscape.views.exporting import find_browser
-from landscape.views.report import differences_table, groups, write_report
-from landscape.views.report_sections import ReportRun, read_runs
+from landscape.views.report import comparison_section, differences_table, groups, write_report
+from landscape.views.report_sections import Bundle, ReportRun, read_runs
 
 
 class Run(dict[str, Surface]):
@@ -63,6 +63,24 @@ def test_where_no_names_agree_the_first_of_each_run_are_compared(make: ModuleTyp
     (group,) = groups(runs)
     assert (group.name, [surface.name for surface in group.surfaces]) == ("Planes", ["minimum", "other"])
     assert groups([ReportRun("a", (line,)), ReportRun("b", (plane,))]) == []
+
+
+def test_planes_of_other_axes_lie_side_by_side_alone(make: ModuleType) -> None:
+    plane, bundle = make.pca_plane(), Bundle()
+    turned = dataclasses.replace(
+        plane,
+        axes=tuple(
+            dataclasses.replace(axis, attributes={**axis.attributes, "digest": f"other {axis.name}"})
+            for axis in plane.axes
+        ),
+    )
+    for other, modes in ((plane, ["overlay", "difference", "tiled"]), (turned, ["tiled"])):
+        runs = read_runs([Run("runs/a", [plane], "SGD"), Run("runs/b", [other], "SGD")])
+        (group,) = groups(runs)
+        bundle.comparisons.clear()
+        text = comparison_section(group, 0, bundle)
+        assert list(dict.fromkeys(key.split("/")[1] for key in bundle.comparisons)) == modes
+        assert ("Overlaid" in text) == ("overlay" in modes)
 
 
 def test_a_comparison_of_the_first_of_many_runs_says_so(make: ModuleType) -> None:

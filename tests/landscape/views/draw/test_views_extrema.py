@@ -12,11 +12,12 @@ import plotly.graph_objects as go
 import pytest
 from synthetic_surfaces import traces
 
-from landscape.surface.surface import NOT_COMPUTED, Surface
+from landscape.core.text import count_text
+from landscape.surface.surface import NOT_COMPUTED, QUARANTINED, Surface
 from landscape.surface.topology import topology_of
 from landscape.views.draw.figure import entries, figure
 from landscape.views.prepare.figure import prepare_figure
-from landscape.views.prepare.uncertainty import MOST_BARS, MOST_MARKS
+from landscape.views.prepare.uncertainty import MOST_BARS, MOST_MARKS, topology_rows
 
 SLICE = "A minimum of this slice is not a minimum of the network"
 
@@ -112,7 +113,7 @@ def test_of_a_refined_landscape_all_levels_count(make: ModuleType) -> None:
 
 def test_a_slice_has_the_marks_nearest_to_it(make: ModuleType) -> None:
     drawn = figure(make.block(path=True), "slices", extrema=True)
-    name = "1 minimum above the noise"
+    name = "minima of the computed points"  # the block has missing points
     assert name in marks(drawn)
     shown = []
     for frame in drawn.frames:
@@ -135,15 +136,26 @@ def test_noise_is_counted_and_not_marked(make: ModuleType) -> None:
     )
 
 
+def test_minima_are_not_counted_before_all_points_are_known(make: ModuleType) -> None:
+    whole = make.two_bowls()
+    assert dict(topology_rows(whole))["minima above the noise"].startswith("2, persistence over")
+    for state in (NOT_COMPUTED, QUARANTINED):
+        third = with_walls(whole, slice(None), slice(0, whole.status.shape[1] // 3), state)
+        missing = f"{count_text((third.status == state).sum())} of {count_text(third.status.size)} points are missing"
+        assert topology_rows(third) == [("minima above the noise", f"not counted, as {missing}")]
+        drawn = figure(third, extrema=True)
+        assert f"Minima are not counted, as {missing}" in drawn.layout.meta["caption"]
+        assert list(marks(drawn))[-1] == "minima of the computed points"
+        assert not any(" of 2" in words for mark in marks(drawn).values() for words in mark.hovertext)
+
+
 def test_parts_that_missing_points_separate_and_unfinished_landscapes_are_told(make: ModuleType) -> None:
     walled = with_walls(make.two_bowls(), slice(None), slice(21, 23))
     found = figure(walled, "contour", extrema=True)
     assert list(marks(found)) == ["2 minima above the noise"]
     assert "Missing points part the grid: 2 minima are the lowest of their parts" in found.layout.meta["caption"]
     unfinished = with_walls(make.two_bowls(), slice(0, 3), slice(0, 3), NOT_COMPUTED)
-    assert (
-        "Minima beside points not computed yet may be none" in figure(unfinished, extrema=True).layout.meta["caption"]
-    )
+    assert "Minima beside missing points may be none" in figure(unfinished, extrema=True).layout.meta["caption"]
     nothing = with_walls(make.two_bowls(), slice(None), slice(None), NOT_COMPUTED)
     for kind in ("contour", "surface", "barcode"):
         drawn = figure(nothing, kind, extrema=True)

@@ -192,6 +192,17 @@ def test_labels_of_a_crowded_path_keep_apart() -> None:
     assert 5 < len(labels) < 60
 
 
+def test_no_label_lies_on_the_star_of_the_last_snapshot() -> None:
+    points = np.array([[0.0, 0.0], [0.4, 0.0], [0.41, 0.01], [0.4, 0.02], [0.405, 0.01]])
+    (labels,) = place_labels([points], [list("abcde")])
+    assert [label.text for label in labels] == ["a", "e"]
+    crossing = points[[4, 0]]  # another path ends far away
+    labels, _ = place_labels([points, crossing], [list("abcde"), list("xy")])
+    for label in labels:
+        spot = points[label.index] + 0.03 * np.array([np.cos(label.angle), np.sin(label.angle)])
+        assert label.index == 4 or np.linalg.norm(spot - points[4]) > 0.05
+
+
 def test_rectangles_cover_exactly_the_mask() -> None:
     mask = np.random.default_rng(3).random((13, 17)) < 0.4
     covered = np.zeros(mask.shape, int)
