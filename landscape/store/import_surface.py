@@ -13,10 +13,11 @@ from landscape.core.errors import JobError, quoted
 from landscape.core.grid import AXIS_NAMES, Floats, Grid
 from landscape.core.validation import MAX_SIZE, RESERVED, WEIGHT
 from landscape.store.format import PathPlan
+from landscape.surface.derived import RISE
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR
 
 MOST_POINTS = 1 << 24
-OTHER_MEANING = RESERVED - {WEIGHT} | {"loss_rise", "metadata"}  # names that no array of a surface may have
+OTHER_MEANING = RESERVED - {WEIGHT, RISE} | {"metadata"}  # names that no array of a surface may have
 LOSSES = ("loss", "train_loss", "test_loss", "val_loss")  # the first one in a file is the loss
 
 
@@ -83,6 +84,7 @@ def make_surface(
     loss_name = next((name for name in LOSSES if name in arrays), None)
     if loss_name is None:
         raise NoSurfaceError(f"has no loss; one of its arrays must be called {', '.join(LOSSES)}")
+    arrays = {name: array for name, array in arrays.items() if name != RISE}  # follows from the loss
     order = np.ix_(*(np.argsort(axis, kind="stable") for axis in reversed(axes)))
     values: dict[str, Floats] = {"loss": _sorted_values(loss_name, arrays[loss_name], shape, order)}
     for name in arrays:
