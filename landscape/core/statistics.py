@@ -46,7 +46,7 @@ def t_quantile(probability: float, scope: float) -> float:
     """The value below which Student's t of so many degrees of freedom lies with a probability above ½.
 
     >>> round(t_quantile(0.975, 15), 4), round(t_quantile(0.975, 2.5), 4)
-    (2.1314, 3.5559)
+    (2.1314, 3.5747)
     """
     assert 0.5 < probability < 1
     low, high = 0.0, 1.0

@@ -176,9 +176,10 @@ def short_axis_title(axis: Axis) -> str:
     if label == axis.name:
         return axis.name
     share = percent_text(axis.record.explained_variance)
-    if kind == "towards":
-        label = label.removeprefix("from ").replace(" towards ", " to ")
-        label = label if len(f"{axis.name}: {label}") <= TITLE_LETTERS else ""  # the caption has it in full
+    if kind in ("towards", "plane"):
+        whole = label.removeprefix("from ").replace(" towards ", " to ")
+        wordings = (whole, whole.replace(" (0)", "").replace(" (1)", ""), "")  # the caption has it in full
+        label = next(words for words in wordings if len(f"{axis.name}: {words}") <= TITLE_LETTERS or not words)
     elif kind == "pca":
         label = label.partition(" of ")[0] + (f" ({share})" if share else "")
     else:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from landscape.core.errors import JobError
-from landscape.surface.surface import Surface
+from landscape.surface.surface import Axis, Surface
 from landscape.views.prepare.figure import prepare_figure, rectangles, square_states, suggests_log, thinned, why_empty
 from landscape.views.prepare.geometry import isolines, isosurface, refined
 from landscape.views.prepare.paths import place_labels, prepare_paths
@@ -190,6 +190,17 @@ def test_labels_of_a_crowded_path_keep_apart() -> None:
     assert labels[0].index == 0
     assert labels[-1].index == 299
     assert 5 < len(labels) < 60
+
+
+def test_the_title_of_an_axis_between_networks_is_whole_or_left_to_the_caption() -> None:
+    titles = []
+    for one, other in (
+        ("SGD epoch 16", "THOR epoch 16"),
+        ("the first of many trainings", "the last of many trainings"),
+    ):
+        axis = Axis("alpha", np.array([0.0, 1.0]), {"kind": "towards", "label": f"from {one} (0) towards {other} (1)"})
+        titles.append(short_axis_title(axis))
+    assert titles == ["alpha: SGD epoch 16 to THOR epoch 16", "alpha"]
 
 
 def test_no_label_lies_on_the_star_of_the_last_snapshot() -> None:
