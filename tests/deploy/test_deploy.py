@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -69,6 +70,16 @@ def test_the_container_copies_what_the_package_needs_and_runs_as_a_user():
     assert {"pyproject.toml", "README.md", "LICENSE", "deploy/constraints.txt", "landscape", "cluster"} == set(copied)
     assert all((ROOT / each).exists() for each in copied)
     assert [line for line in lines if line.startswith("USER")] == ["USER 1000"]
+
+
+def test_the_image_has_what_its_documentation_runs_in_the_versions_that_are_tested():
+    (extras,) = re.findall(r"'\.\[([\w,-]+)\]'", (DEPLOY / "Containerfile").read_text())
+    assert {"object-store", "recipes", "images", "train", "serve", "page"} <= set(extras.split(","))
+    offered = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    pinned = {line.partition("==")[0].lower() for line in (DEPLOY / "constraints.txt").read_text().splitlines()}
+    for extra in extras.split(","):
+        for requirement in offered[extra]:
+            assert re.split(r"[\[><=]", requirement)[0].lower() in pinned, requirement
 
 
 def test_no_file_holds_a_token_or_a_key():
