@@ -171,8 +171,7 @@ def test_names_that_are_given_to_readers_do_not_leave_the_run(job_file):
 
 
 def test_no_file_outside_the_jobs_folder_is_shipped(job_file, tmp_path_factory):
-    from cluster.submit.kuberay import job_files
-    from cluster.submit.options import refuse_files_left_behind
+    from cluster.submit.options import job_files, refuse_files_left_behind
 
     outside = tmp_path_factory.mktemp("outside") / "secret.py"
     outside.write_text("PASSWORD = 'hidden'")

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import base64
 import json
-import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cluster.runtime.logs import write_remark
-from cluster.runtime.options import Words
-from cluster.runtime.shipping import LEAVES, SentFiles, read_file
-from cluster.submit.options import SubmitOptions, folder_listing, named_files, tell_files
+from cluster.runtime.options import Whole, Words
+from cluster.submit.options import NOT_CARRIED, SubmitOptions, folder_listing, job_files, tell_files
 from cluster.submit.submission import (
     DRIVER_ENVIRONMENT,
     STOP_SECONDS,
@@ -31,14 +30,15 @@ from cluster.submit.submission import (
     remember,
     tool_missing,
 )
-from landscape.core.errors import ClusterUnreachableError, JobError, LandscapeError, NotFoundError, quoted
+from landscape.core.errors import ClusterUnreachableError, JobError, LandscapeError, NotFoundError, message_of, quoted
 
+OLDEST_KUBERAY = "1.5.1"  # has authOptions
 LONGEST_NAME = 47  # KubeRay appends suffixes to name pods and services, whose names have at most 63 characters
 JOB_FOLDER = "/job"
 RETRIES = 3  # each is a new cluster; computed parts are not computed again
-KEPT_SECONDS = 600  # a finished cluster stays this long, so that its user can examine it
-HEAD_CPUS, HEAD_MEMORY = 2, "8Gi"
 WORKER_MEMORY = "8Gi"  # unless --memory is given
+SUBMITTER_CPUS, SUBMITTER_MEMORY = "500m", "1Gi"  # it runs `ray job submit`, and prints the driver's log
+NVIDIA = "nvidia.com/gpu"
 USER = 1000  # of the image in deploy/Containerfile
 BASE_LABEL = "landscape/job"
 
@@ -65,6 +65,28 @@ class KubeRayTarget:
     """key=value of the (spot) nodes that workers use; may be repeated."""
     worker_toleration: Words = None
     """key[=value][:Effect], a taint of those nodes; may be repeated."""
+    head_cpus: Whole = 2
+    """CPU cores of the head, which runs the driver."""
+    head_memory: str = "8Gi"
+    """Memory of the head."""
+    gpu_resource: str = NVIDIA
+    """The resource that a GPU of a worker is, such as nvidia.com/mig-1g.10gb or amd.com/gpu."""
+    keep_cluster: Whole = 0
+    """Seconds for which the pods stay after the job, with their GPUs, to be examined; its log stays in any case."""
+    pull_secret: Words = None
+    """A Secret with which images are pulled; may be repeated."""
+    service_account: str | None = None
+    """The service account of all pods."""
+    priority_class: str | None = None
+    """The priority class of all pods."""
+    runtime_class: str | None = None
+    """The runtime class of the workers, such as nvidia."""
+    pod_env: Words = None
+    """NAME=VALUE for the head and the workers; may be repeated. Keys belong in a --secret."""
+    pod_volume: Words = None
+    """CLAIM:FOLDER[:ro], a further PersistentVolumeClaim of the head and the workers; may be repeated."""
+    rayjob_patch: Path | None = None
+    """A YAML file that is merged into the RayJob, for whatever else the site demands."""
 
     def send(self, asked: SubmitOptions, job: Work, file: Path) -> int:
         """Send the job, or with --dry-run print the manifest; returns the exit code."""
@@ -91,9 +113,11 @@ class KubeRayTarget:
         write_remark(send(manifest, self.namespace))
         remember(submission.id, SentJob("kuberay", submission.run, namespace=self.namespace or ""))
         print(submission.id, flush=True)
+        kinds = "rayjob" if own_files(submission.id, self.namespace) else "rayjob,configmap"
+        where = f" --namespace {self.namespace}" if self.namespace else ""
         write_remark(
-            f"follow it with: kubectl logs -f job/{submission.id}; "
-            f"remove it with: kubectl delete rayjob,configmap -l app.kubernetes.io/instance={submission.id}"
+            f"follow it with: kubectl logs -f job/{submission.id}{where}; "
+            f"remove it with: kubectl delete {kinds} -l app.kubernetes.io/instance={submission.id}{where}"
         )
         return 0
 
@@ -127,6 +151,46 @@ def parse_tolerations(given: list[str] | None) -> tuple[dict[str, str], ...]:
         match = {"operator": "Equal", "value": value} if equals else {"operator": "Exists"}
         tolerations.append({"key": key, **match, **({"effect": effect} if effect else {})})
     return tuple(tolerations)
+
+
+def parse_environment(given: list[str] | None) -> list[dict[str, str]]:
+    """`NAME=VALUE` texts as a container's environment.
+
+    Raises:
+        JobError: one of them is not of this form.
+    """
+    variables = []
+    for text in given or []:
+        name, equals, value = text.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise JobError(f"pod_env: must be NAME=VALUE, not {quoted(text)}")
+        variables.append({"name": name, "value": value})
+    return variables
+
+
+def parse_volumes(given: list[str] | None, taken: Sequence[str]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """`CLAIM:FOLDER` and `CLAIM:FOLDER:ro` texts as volumes of a pod, each with its mount in the container.
+
+    Args:
+        taken: folders where something else is mounted.
+
+    Raises:
+        JobError: one of them is not of this form, or two have one folder.
+    """
+    volumes = []
+    folders = set(taken)
+    for number, text in enumerate(given or [], 1):
+        parts = re.fullmatch(r"([a-z0-9][a-z0-9.-]*):(/[^:]*[^:/])(:ro)?", text)
+        if parts is None:
+            raise JobError(f"pod_volume: must be CLAIM:FOLDER or CLAIM:FOLDER:ro, not {quoted(text)}")
+        claim, folder, read_only = parts.groups()
+        if folder in folders:
+            raise JobError(f"pod_volume: {quoted(folder)} is the folder of another volume; name another one")
+        folders.add(folder)
+        name = f"volume-{number}"
+        mount = {"name": name, "mountPath": folder, **({"readOnly": True} if read_only else {})}
+        volumes.append(({"name": name, "persistentVolumeClaim": {"claimName": claim}}, mount))
+    return volumes
 
 
 def run_on_cluster(run: str, claim: str | None, mount: str) -> str:
@@ -183,8 +247,11 @@ def render(submission: Submission, files: Mapping[str, bytes], target: KubeRayTa
     Raises:
         JobError: Kubernetes would refuse an option.
     """
-    _check(submission)
-    return _yaml_text([_config_map(submission, files, target), _ray_job(submission, files, target, ray_version)])
+    _check(submission, target)
+    ray_job = _ray_job(submission, files, target, ray_version)
+    if target.rayjob_patch is not None:
+        ray_job = merge(ray_job, read_patch(target.rayjob_patch))
+    return _yaml_text([_config_map(submission, files, target), ray_job])
 
 
 def _yaml_text(documents: Sequence[Any]) -> str:
@@ -202,7 +269,56 @@ def _yaml_text(documents: Sequence[Any]) -> str:
     return yaml.dump_all(documents, Dumper=Dumper, sort_keys=False, width=1000)
 
 
-def _check(submission: Submission) -> None:
+# What tells the items of a list apart, where a manifest has a list of things with names.
+KEYS = ("name", "groupName", "mountPath")
+
+
+def merge(former: Any, patch: Any) -> Any:
+    """A part of a manifest with a patch merged into it, as `kubectl patch` merges.
+
+    Maps are merged key by key, and null removes a key. Lists of things that have a name, a groupName or a mountPath are
+    merged thing by thing; another list replaces the former one.
+
+    >>> merge({"a": 1, "b": {"c": 2}}, {"a": None, "b": {"d": 3}})
+    {'b': {'c': 2, 'd': 3}}
+    >>> merge([{"name": "A", "value": "1"}], [{"name": "A", "value": "2"}, {"name": "B"}])
+    [{'name': 'A', 'value': '2'}, {'name': 'B'}]
+    """
+    if isinstance(former, dict) and isinstance(patch, dict):
+        merged = {name: merge(former.get(name), value) for name, value in patch.items()}
+        return {name: value for name, value in (former | merged).items() if patch.get(name, value) is not None}
+    if isinstance(former, list) and isinstance(patch, list):
+        key = next(
+            (key for key in KEYS if all(isinstance(item, dict) and key in item for item in former + patch)), None
+        )
+        if key is not None:
+            items = {item[key]: item for item in former}
+            for item in patch:
+                items[item[key]] = merge(items.get(item[key]), item)
+            return list(items.values())
+    return merge({}, patch) if isinstance(patch, dict) else patch
+
+
+def read_patch(file: Path) -> dict[str, Any]:
+    """The patch of a RayJob in a YAML file.
+
+    Raises:
+        JobError: the file cannot be read, or holds no part of a RayJob.
+    """
+    import yaml
+
+    try:
+        patch = yaml.safe_load(file.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise JobError(f"rayjob_patch: {quoted(str(file))} cannot be read: {message_of(error, 150)}") from None
+    if not isinstance(patch, dict) or not patch or not set(patch) <= {"metadata", "spec"}:
+        raise JobError(f"rayjob_patch: must be a file with `metadata:` or `spec:` of a RayJob, not {quoted(str(file))}")
+    if {"name", "namespace"} & set(patch.get("metadata") or {}):
+        raise JobError("rayjob_patch: must leave the names in `metadata:` as they are; --name and --namespace set them")
+    return patch
+
+
+def _check(submission: Submission, target: KubeRayTarget) -> None:
     if len(submission.id) > LONGEST_NAME:
         raise JobError(
             f"name: {quoted(submission.id)} has {len(submission.id)} characters, KubeRay takes {LONGEST_NAME}"
@@ -212,6 +328,14 @@ def _check(submission: Submission) -> None:
     gpus = submission.gpus_per_worker or 0
     if gpus != int(gpus):
         raise JobError(f"gpus_per_worker: a pod has whole GPUs, not {gpus:g}")
+    if target.head_cpus < 1:
+        raise JobError(f"head_cpus: must be at least 1, not {target.head_cpus}")
+    if target.keep_cluster < 0:
+        raise JobError(f"keep_cluster: must be 0 or more seconds, not {target.keep_cluster}")
+    if not re.fullmatch(r"[a-z0-9.-]+/[A-Za-z0-9._-]+", target.gpu_resource):
+        raise JobError(
+            f"gpu_resource: must be the name of a resource, such as {NVIDIA}, not {quoted(target.gpu_resource)}"
+        )
 
 
 def _metadata(submission: Submission, target: KubeRayTarget) -> dict[str, Any]:
@@ -242,7 +366,8 @@ def _ray_job(
             "runtimeEnvYAML": _yaml_text([{"env_vars": DRIVER_ENVIRONMENT}]),
             "backoffLimit": RETRIES,
             "shutdownAfterJobFinishes": True,
-            "ttlSecondsAfterFinished": KEPT_SECONDS,
+            "ttlSecondsAfterFinished": target.keep_cluster,
+            "submitterPodTemplate": {"spec": _submitter(target)},
             "rayClusterSpec": {
                 "rayVersion": ray_version,
                 "authOptions": {"mode": "token"},
@@ -253,34 +378,58 @@ def _ray_job(
     }
 
 
+def _submitter(target: KubeRayTarget) -> dict[str, Any]:
+    """The pod that runs `ray job submit`, the command that KubeRay gives it; a restricted namespace refuses its own."""
+    amounts = {"cpu": SUBMITTER_CPUS, "memory": SUBMITTER_MEMORY}
+    container = {"name": "ray-job-submitter", "image": target.image, "resources": _resources(amounts)}
+    return _pod(target, container, parse_selector(target.head_selector)) | {"restartPolicy": "Never"}
+
+
 def _head(submission: Submission, files: Mapping[str, bytes], target: KubeRayTarget) -> dict[str, Any]:
     """The head, which holds the driver and the cluster's state: on a node that is not preempted, without workers."""
-    volumes, mounts = _volumes(submission, files, target)
-    container: dict[str, Any] = {
+    volumes, mounts = _volumes(submission, files, target, with_run=True)
+    amounts = {"cpu": str(target.head_cpus), "memory": target.head_memory}
+    container = {
         "name": "ray-head",
         "image": target.image,
-        "resources": _resources(HEAD_CPUS, HEAD_MEMORY, 0),
+        "resources": _resources(amounts),
         "volumeMounts": mounts,
+        **_environment(target, with_secret=True),
     }
-    if target.secret:
-        container["envFrom"] = [{"secretRef": {"name": target.secret}}]
-    pod = _pod(container, volumes, parse_selector(target.head_selector), ()) | {
+    pod = _pod(target, container, parse_selector(target.head_selector), volumes) | {
         "terminationGracePeriodSeconds": STOP_SECONDS + 30
     }
     return {"rayStartParams": {"num-cpus": "0"}, "template": {"spec": pod}}
 
 
 def _volumes(
-    submission: Submission, files: Mapping[str, bytes], target: KubeRayTarget
+    submission: Submission, files: Mapping[str, bytes], target: KubeRayTarget, *, with_run: bool
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The volumes with the job's files and the run, and their mounts in a container."""
-    items = [{"key": _key(name, files), "path": name} for name in files]
-    volumes: list[dict[str, Any]] = [{"name": "job", "configMap": {"name": submission.id, "items": items}}]
-    mounts: list[dict[str, Any]] = [{"name": "job", "mountPath": JOB_FOLDER, "readOnly": True}]
-    if target.claim:
-        volumes.append({"name": "runs", "persistentVolumeClaim": {"claimName": target.claim}})
-        mounts.append({"name": "runs", "mountPath": target.mount})
+    """The volumes of a pod, and their mounts in its container.
+
+    Args:
+        with_run: whether the job's files and the run are among them.
+    """
+    volumes: list[dict[str, Any]] = []
+    mounts: list[dict[str, Any]] = []
+    if with_run:
+        items = [{"key": _key(name, files), "path": name} for name in files]
+        volumes.append({"name": "job", "configMap": {"name": submission.id, "items": items}})
+        mounts.append({"name": "job", "mountPath": JOB_FOLDER, "readOnly": True})
+        if target.claim:
+            volumes.append({"name": "runs", "persistentVolumeClaim": {"claimName": target.claim}})
+            mounts.append({"name": "runs", "mountPath": target.mount})
+    for volume, mount in parse_volumes(target.pod_volume, (JOB_FOLDER, target.mount)):
+        volumes.append(volume)
+        mounts.append(mount)
     return volumes, mounts
+
+
+def _environment(target: KubeRayTarget, *, with_secret: bool) -> dict[str, Any]:
+    """The fields of a container that give it its environment."""
+    variables = parse_environment(target.pod_env)
+    secret = [{"secretRef": {"name": target.secret}}] if target.secret and with_secret else []
+    return {**({"env": variables} if variables else {}), **({"envFrom": secret} if secret else {})}
 
 
 def _workers(submission: Submission, files: Mapping[str, bytes], target: KubeRayTarget) -> dict[str, Any]:
@@ -289,42 +438,54 @@ def _workers(submission: Submission, files: Mapping[str, bytes], target: KubeRay
     Only the ranks of a training import its module themselves, and write the run.
     """
     gpus = int(submission.gpus_per_worker or 0)
-    volumes: list[dict[str, Any]] = []
-    container: dict[str, Any] = {
+    trains = submission.training is not None
+    volumes, mounts = _volumes(submission, files, target, with_run=trains)
+    amounts = {"cpu": str(submission.cpus_per_worker), "memory": submission.memory or WORKER_MEMORY}
+    container = {
         "name": "ray-worker",
         "image": target.image,
-        "resources": _resources(submission.cpus_per_worker, submission.memory or WORKER_MEMORY, gpus),
+        "resources": _resources(amounts | ({target.gpu_resource: str(gpus)} if gpus else {})),
+        **({"volumeMounts": mounts} if mounts else {}),
+        **_environment(target, with_secret=trains),
     }
-    if submission.training is not None:
-        volumes, container["volumeMounts"] = _volumes(submission, files, target)
-        if target.secret:
-            container["envFrom"] = [{"secretRef": {"name": target.secret}}]
     tolerations = parse_tolerations(target.worker_toleration)
     if gpus:
-        tolerations = (*tolerations, {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"})
+        # Parts of a GPU are on nodes with the taint of whole ones.
+        taint = NVIDIA if target.gpu_resource.startswith("nvidia.com/") else target.gpu_resource
+        tolerations = (*tolerations, {"key": taint, "operator": "Exists", "effect": "NoSchedule"})
+    pod = _pod(target, container, parse_selector(target.worker_selector), volumes, tolerations)
     return {
         "groupName": "workers",
         "replicas": submission.workers,
         "minReplicas": 0,
         "maxReplicas": submission.workers,
-        "rayStartParams": {},
-        "template": {"spec": _pod(container, volumes, parse_selector(target.worker_selector), tolerations)},
+        # Earlier versions of KubeRay tell Ray only of resources whose names end in "gpu".
+        "rayStartParams": {"num-gpus": str(gpus)} if gpus else {},
+        "template": {"spec": pod | ({"runtimeClassName": target.runtime_class} if target.runtime_class else {})},
     }
 
 
-def _resources(cpus: int, memory: str, gpus: int) -> dict[str, Any]:
+def _resources(amounts: Mapping[str, str]) -> dict[str, Any]:
     """Requests equal to limits, so that the kernel does not end this pod first when memory is short."""
-    amounts: dict[str, Any] = {"cpu": str(cpus), "memory": memory, **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
-    return {"requests": amounts, "limits": amounts}
+    return {"requests": dict(amounts), "limits": dict(amounts)}
 
 
 def _pod(
-    container: dict[str, Any],
-    volumes: list[dict[str, Any]],
+    target: KubeRayTarget,
+    container: Mapping[str, Any],
     selector: Mapping[str, str],
-    tolerations: tuple[Mapping[str, str], ...],
+    volumes: Sequence[Mapping[str, Any]] = (),
+    tolerations: Sequence[Mapping[str, str]] = (),
 ) -> dict[str, Any]:
+    """A pod that a namespace with the restricted security standard admits."""
     guarded = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    fields = {
+        "serviceAccountName": target.service_account,
+        "priorityClassName": target.priority_class,
+        "imagePullSecrets": [{"name": name} for name in target.pull_secret or []],
+        "nodeSelector": dict(selector),
+        "tolerations": [dict(toleration) for toleration in tolerations],
+    }
     return {
         # The callback does not need the Kubernetes API.
         "automountServiceAccountToken": False,
@@ -334,50 +495,10 @@ def _pod(
             "fsGroup": USER,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        **({"nodeSelector": dict(selector)} if selector else {}),
-        **({"tolerations": [dict(toleration) for toleration in tolerations]} if tolerations else {}),
-        "containers": [container | {"securityContext": guarded}],
-        **({"volumes": volumes} if volumes else {}),
+        **{name: value for name, value in fields.items() if value},
+        "containers": [{**container, "securityContext": guarded}],
+        **({"volumes": list(volumes)} if volumes else {}),
     }
-
-
-LARGEST_FILES = 900_000  # bytes in a ConfigMap, which holds 1 MiB with its names
-NOT_CARRIED = "not in a ConfigMap, which holds the Python files and what the job names or --include adds"
-
-
-def job_files(job: Work, file: Path, include: Iterable[str] = (), listing: SentFiles | None = None) -> dict[str, bytes]:
-    """The files in the ConfigMap: the job file, the folder's Python files, those that the job names or --include adds.
-
-    The other files of the folder stay out, since manifests are kept and shown where those files do not belong.
-
-    Raises:
-        JobError: they are larger than a ConfigMap may be.
-    """
-    from landscape.model.packed_file import names_a_file, onnx_files
-
-    listing = listing or folder_listing(job, file, job.run_path, include)
-    packed = [str(job.problem)] if names_a_file(job.problem) else onnx_files(str(job.problem))
-    asked = {os.path.normpath(path) for path in (*named_files(job), *packed, *include)}
-    package = str(job.problem).partition(":")[0].partition(".")[0]
-
-    def carried(name: str) -> bool:
-        top, _, below = name.partition("/")
-        python = name.endswith(".py") and (not below or top == package)
-        return name == file.name or python or any(name == folder or name.startswith(f"{folder}/") for folder in asked)
-
-    for name, why in sorted(listing.omitted.items()):
-        if why == LEAVES and name.endswith(".py") and "/" not in name:
-            raise JobError(f"job: {quoted(name)} is a link that leaves the job file's folder; copy in what it names")
-    chosen = {name: file for name, file in sorted(listing.files.items()) if carried(name)}
-    size = sum(file.size for file in chosen.values())
-    if size > LARGEST_FILES:
-        largest = max(chosen.values(), key=lambda file: file.size)
-        raise JobError(
-            f"job: its files hold {size} bytes, a ConfigMap at most {LARGEST_FILES} ({quoted(largest.name)} alone "
-            f"{largest.size}); put large ones on the claim or in the image and name them by absolute paths"
-        )
-    root = listing.folder.resolve()
-    return {name: read_file(file, root) for name, file in chosen.items()}
 
 
 # RayJob's names for the ways in which a job ends → those of Ray's jobs.
@@ -405,8 +526,37 @@ def free_attempt(submission: Submission, namespace: str | None) -> int:
 
 
 def send(manifest: str, namespace: str | None) -> str:
-    """Run `kubectl apply -f -`; returns its output."""
-    return ask("apply", "-f", "-", namespace=namespace, text=manifest)
+    """Run `kubectl apply -f -`; returns its output.
+
+    Raises:
+        LandscapeError: it fails; if KubeRay is too old, says so.
+    """
+    try:
+        return ask("apply", "-f", "-", namespace=namespace, text=manifest)
+    except LandscapeError as error:
+        if "authOptions" in str(error):
+            raise LandscapeError(
+                f"kuberay: this cluster's KubeRay knows no authOptions, with which Ray asks for a token; "
+                f"it must be {OLDEST_KUBERAY} or later"
+            ) from error
+        raise
+
+
+def own_files(identifier: str, namespace: str | None) -> bool:
+    """Make the RayJob the owner of the ConfigMap with its files, which Kubernetes then removes with it.
+
+    Returns:
+        Whether it is; if not, a line says why.
+    """
+    try:
+        uid = ask("get", "rayjobs.ray.io", identifier, "-o", "jsonpath={.metadata.uid}", namespace=namespace)
+        owner = {"apiVersion": "ray.io/v1", "kind": "RayJob", "name": identifier, "uid": uid}
+        patch = json.dumps({"metadata": {"ownerReferences": [owner]}})
+        ask("patch", "configmap", identifier, "--type=merge", "-p", patch, namespace=namespace)
+    except LandscapeError as error:
+        write_remark(f"the ConfigMap {identifier} will outlive its RayJob: {message_of(error)}")
+        return False
+    return True
 
 
 def ask(*words: str, namespace: str | None, text: str | None = None) -> str:

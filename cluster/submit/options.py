@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from cluster.runtime.logs import as_json, write_remark, write_remark_lines
 from cluster.runtime.options import Flag, MaybeNumber, MaybeWhole, Words
 from cluster.runtime.shipping import (
+    LEAVES,
     SentFiles,
     callback_files,
     is_packed,
@@ -19,6 +20,7 @@ from cluster.runtime.shipping import (
     listing_lines,
     omitted_line,
     packed_listing,
+    read_file,
 )
 from cluster.submit.submission import SentTraining, Submission, Work, has_files, make_submission
 from landscape.core.errors import Interrupted, JobError, quoted
@@ -237,3 +239,42 @@ def folder_listing(job: Work, file: Path, run: str, include: Iterable[str] = ())
 def _is_below(name: str, places: Iterable[str]) -> bool:
     """Whether a file is one of these places, or lies in one of them."""
     return any(name == place or name.startswith(f"{place}/") for place in map(os.path.normpath, places))
+
+
+LARGEST_FILES = 900_000  # bytes in a ConfigMap, which holds 1 MiB with its names
+NOT_CARRIED = "not in a ConfigMap, which holds the Python files and what the job names or --include adds"
+
+
+def job_files(job: Work, file: Path, include: Iterable[str] = (), listing: SentFiles | None = None) -> dict[str, bytes]:
+    """The files in the ConfigMap: the job file, the folder's Python files, those that the job names or --include adds.
+
+    The other files of the folder stay out, since manifests are kept and shown where those files do not belong.
+
+    Raises:
+        JobError: they are larger than a ConfigMap may be.
+    """
+    from landscape.model.packed_file import names_a_file, onnx_files
+
+    listing = listing or folder_listing(job, file, job.run_path, include)
+    packed = [str(job.problem)] if names_a_file(job.problem) else onnx_files(str(job.problem))
+    asked = {os.path.normpath(path) for path in (*named_files(job), *packed, *include)}
+    package = str(job.problem).partition(":")[0].partition(".")[0]
+
+    def carried(name: str) -> bool:
+        top, _, below = name.partition("/")
+        python = name.endswith(".py") and (not below or top == package)
+        return name == file.name or python or any(name == folder or name.startswith(f"{folder}/") for folder in asked)
+
+    for name, why in sorted(listing.omitted.items()):
+        if why == LEAVES and name.endswith(".py") and "/" not in name:
+            raise JobError(f"job: {quoted(name)} is a link that leaves the job file's folder; copy in what it names")
+    chosen = {name: file for name, file in sorted(listing.files.items()) if carried(name)}
+    size = sum(file.size for file in chosen.values())
+    if size > LARGEST_FILES:
+        largest = max(chosen.values(), key=lambda file: file.size)
+        raise JobError(
+            f"job: its files hold {size} bytes, a ConfigMap at most {LARGEST_FILES} ({quoted(largest.name)} alone "
+            f"{largest.size}); put large ones on the claim or in the image and name them by absolute paths"
+        )
+    root = listing.folder.resolve()
+    return {name: read_file(file, root) for name, file in chosen.items()}

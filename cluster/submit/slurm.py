@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from cluster.runtime.logs import write_remark
-from cluster.runtime.options import Whole
+from cluster.runtime.options import Whole, Words
 from cluster.runtime.shipping import travelling_folder
 from cluster.submit.options import SubmitOptions, refuse_missing_files
 from cluster.submit.submission import (
@@ -30,6 +31,9 @@ from cluster.submit.submission import (
 from landscape.core.errors import ClusterUnreachableError, JobError, LandscapeError, NotFoundError, quoted
 
 WARNING_SECONDS = 60  # before the time limit: enough to commit results in flight and to requeue
+# The path of a socket has at most 107 characters, and Ray's below its folder take 64; a node's number takes the rest.
+LONGEST_SCRATCH = 38
+OWN_PORTS, FEWEST_PORTS = 10, 100  # ports of a node that Ray itself takes; and those that a range must have
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,26 @@ class SlurmTarget:
     """The partition."""
     account: str | None = None
     """The account."""
+    qos: str | None = None
+    """The quality of service."""
+    reservation: str | None = None
+    """The reservation."""
+    constraint: str | None = None
+    """The features that the nodes must have, such as 'a100&ib'."""
+    gpu_type: str | None = None
+    """The type of the GPUs, such as a100, where a site has several."""
+    sbatch: Words = None
+    """A further option of sbatch, such as exclusive or mail-type=END; may be repeated."""
     setup: str | None = None
     """A line of shell that makes `landscape` available, such as 'source venv/bin/activate'."""
+    container: str | None = None
+    """The command that runs others in a container, such as 'apptainer exec --nv landscape.sif'."""
+    scratch: str = "/tmp"
+    """The folder of temporary files on each node; may begin with a variable of the node, such as $SLURM_TMPDIR."""
+    worker_ports: str | None = None
+    """The ports that nodes may use among each other, such as 20000-20999; default: any that are free."""
+    max_requeues: Whole = 20
+    """After so many restarts the job is not requeued at its time limit, but ends, and can be sent again."""
 
     def send(self, asked: SubmitOptions, job: Work, file: Path) -> int:
         """Send the job, or with --dry-run print the script; returns the exit code."""
@@ -77,11 +99,12 @@ def render(submission: Submission, target: SlurmTarget) -> str:
     """
     share = _node_share(submission, target)
     _refuse_phrases(asdict(target) | {"memory": submission.memory})
+    _check(target, share)
     attached = target.nodes > 1
     parts = [_header(submission, target, share), _start(target, attached)]
     if attached:
         parts.append(_cluster(target, share))
-    return "\n".join([*parts, _driver(submission, attached)])
+    return "\n".join([*parts, _driver(submission, target, attached)])
 
 
 @dataclass(frozen=True)
@@ -106,11 +129,52 @@ def _node_share(submission: Submission, target: SlurmTarget) -> NodeShare:
     return NodeShare(workers * submission.cpus_per_worker, math.ceil(workers * (submission.gpus_per_worker or 0)))
 
 
+SENTENCES = ("setup", "container")  # options of several words
+
+
 def _refuse_phrases(options: Mapping[str, object]) -> None:
     """Refuse a value of several words, which would add directives to the script."""
     for name, value in options.items():
-        if isinstance(value, str) and ("\n" in value or (name != "setup" and " " in value)):
+        if isinstance(value, str) and ("\n" in value or (name not in SENTENCES and " " in value)):
             raise JobError(f"{name}: must be one word of sbatch's, not {quoted(value)}")
+
+
+def _check(target: SlurmTarget, share: NodeShare) -> None:
+    """Refuse options that make no sense together, or that no node would understand."""
+    if target.gpu_type and not share.gpus:
+        raise JobError(
+            "gpu_type: is of the workers' GPUs, and they have none; give --gpus-per-worker 1, or leave it out"
+        )
+    if not re.fullmatch(r"(/[\w.-]+|\$\w+|\$\{\w+\})(/[\w.-]+)*", target.scratch):
+        raise JobError(
+            f"scratch: must be an absolute folder, or begin with a variable such as $SLURM_TMPDIR, "
+            f"not {quoted(target.scratch)}"
+        )
+    if target.max_requeues < 0:
+        raise JobError(f"max_requeues: must be 0 or more, not {target.max_requeues}")
+    _port_range(target.worker_ports)
+    _words_of_container(target.container)
+
+
+def _port_range(text: str | None) -> tuple[int, int] | None:
+    """The first and the last port; None if any may be used."""
+    if text is None:
+        return None
+    numbers = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
+    low, high = map(int, numbers.groups()) if numbers else (0, 0)
+    if low < 1024 or high > 65535 or high + 1 - low < FEWEST_PORTS:
+        raise JobError(
+            f"worker_ports: must be LOW-HIGH, at least {FEWEST_PORTS} ports from 1024 to 65535, not {quoted(text)}"
+        )
+    return low, high
+
+
+def _words_of_container(text: str | None) -> str:
+    """The words before each command that runs in the container, with a space at the end; '' without a container."""
+    try:
+        return "".join(f"{shlex.quote(word)} " for word in shlex.split(text or ""))
+    except ValueError:
+        raise JobError(f"container: must be a command, with its quotes closed, not {quoted(text)}") from None
 
 
 def _header(submission: Submission, target: SlurmTarget, share: NodeShare) -> str:
@@ -119,11 +183,14 @@ def _header(submission: Submission, target: SlurmTarget, share: NodeShare) -> st
         ("nodes", target.nodes),
         ("ntasks-per-node", 1),
         ("cpus-per-task", share.cpus),
-        ("gpus-per-node", share.gpus or None),
+        ("gpus-per-node", f"{target.gpu_type}:{share.gpus}" if target.gpu_type else share.gpus or None),
         ("mem", submission.memory),
         ("time", target.time),
         ("partition", target.partition),
         ("account", target.account),
+        ("qos", target.qos),
+        ("reservation", target.reservation),
+        ("constraint", target.constraint),
         ("output", f"{submission.base}-%j.log"),
         ("open-mode", "append"),
         ("signal", f"B:USR1@{WARNING_SECONDS}"),
@@ -136,7 +203,24 @@ def _header(submission: Submission, target: SlurmTarget, share: NodeShare) -> st
         for name, value in wanted
         if value is not None
     ]
-    return "\n".join(["#!/bin/bash", *lines])
+    further = _further_options(target.sbatch or [], {name for name, _ in wanted})
+    return "\n".join(["#!/bin/bash", *lines, *(f"#SBATCH --{text}" for text in further)])
+
+
+def _further_options(texts: Sequence[str], own: Collection[str]) -> list[str]:
+    """The further options of sbatch, without their dashes.
+
+    Args:
+        own: those that this script has itself, or has options for.
+    """
+    options = [text.removeprefix("--") for text in texts]
+    for option in options:
+        name = option.partition("=")[0]
+        if not re.fullmatch(r"[a-z][a-z-]+", name) or "\n" in option:
+            raise JobError(f"sbatch: must be a long option of sbatch, such as mail-type=END, not {quoted(option)}")
+        if name in own:
+            raise JobError(f"sbatch: {name} is written already, by this command's own options; leave it out")
+    return options
 
 
 def _start(target: SlurmTarget, attached: bool) -> str:
@@ -152,16 +236,23 @@ def _start(target: SlurmTarget, attached: bool) -> str:
         if attached
         else ""
     )
+    limit = ""
+    if target.scratch != SlurmTarget.scratch:
+        limit = f"""
+if [ "${{#scratch}}" -gt {LONGEST_SCRATCH} ]; then
+    echo "scratch: $scratch is too long for the paths of Ray's sockets, at most {LONGEST_SCRATCH} characters" >&2
+    exit 2
+fi"""
     return f"""{setup}set -euo pipefail
 
 # A temporary folder of this attempt's own, with a short name: sockets lie in it, and their paths are limited.
-scratch="/tmp/landscape-$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}"
+scratch="{target.scratch}/landscape-$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}"{limit}
 mkdir -m 700 "$scratch"
 export RAY_TMPDIR="$scratch"
 unset RAY_ADDRESS # of the shell that submitted
 driver="" interrupted=0 requeue=0{own}
 
-# shellcheck disable=SC2317 # called at the end
+# shellcheck disable=SC2317,SC2329 # called at the end
 cleanup() {{{end}
     rm -rf "$scratch"
 }}
@@ -170,7 +261,7 @@ trap cleanup EXIT
 # USR1 comes before the time limit, to this shell alone: stop in order, then go on in a new allocation.
 # TERM (scancel, preemption, requeue) comes to all processes of the job, the driver too: a second one would make it
 # drop what it holds. This shell outlives it, so that the driver has the time that Slurm gives.
-# shellcheck disable=SC2317 # called by the trap
+# shellcheck disable=SC2317,SC2329 # called by the trap
 time_is_up() {{
     requeue=1 interrupted=1
     [ -z "$driver" ] || kill -TERM "$driver" 2> /dev/null || true
@@ -183,15 +274,26 @@ trap 'interrupted=1' TERM
 def _cluster(target: SlurmTarget, share: NodeShare) -> str:
     size = f"--num-cpus={share.cpus} --num-gpus={share.gpus}"
     others = target.nodes - 1
-    return f"""# A Ray of this job's own, behind a token of its own, on ports that are free now. It is ended by
-# process id: `ray stop` would end every Ray on the node, also other people's.
-RAY_AUTH_TOKEN="$(python3 -c 'import secrets; print(secrets.token_hex(32))')"
+    inside = _words_of_container(target.container)
+    ports = _ports(target)
+    return f"""# A Ray of this job's own, behind a token of its own. It is ended by process id: `ray stop` would
+# end every Ray on the node, also other people's.
+RAY_AUTH_TOKEN="$({inside}python3 -c 'import secrets; print(secrets.token_hex(32))')"
 export RAY_AUTH_TOKEN RAY_AUTH_MODE=token
-free_port() {{ python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])'; }}
-port="$(free_port)"
-ip="$(hostname --ip-address | cut -d ' ' -f 1)"
-ray start --head --block --node-ip-address="$ip" --port="$port" --ray-client-server-port="$(free_port)" \\
-    --dashboard-agent-listen-port=0 --include-dashboard=false --temp-dir="$scratch" \\
+{ports.of_head}
+# The address by which the other nodes reach this one: that of the route to one of them, since the node's own name may
+# stand for 127.0.1.1 here.
+own_address() {{
+    local peer
+    peer="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | grep -v -x -F -m 1 "$SLURMD_NODENAME")"
+    if ! {inside}python3 -c '{ROUTE}' "${{peer:-unknown.invalid}}" 2> /dev/null; then
+        hostname --all-ip-addresses | cut -d ' ' -f 1
+    fi
+}}
+ip="$(own_address)"
+{inside}ray start --head --block --node-ip-address="$ip" --port="$port" --ray-client-server-port="$client_port" \\
+    --include-dashboard=false --temp-dir="$scratch" \\
+    {ports.options} \\
     {size} --disable-usage-stats > "$scratch/head.log" 2>&1 &
 head=$!
 for _ in $(seq 60); do
@@ -201,12 +303,13 @@ for _ in $(seq 60); do
 done
 
 # What every other node does: the same, in a folder of its own, until a TERM ends it.
-# shellcheck disable=SC2317 # called on the other nodes
+# shellcheck disable=SC2317,SC2329 # called on the other nodes
 join() {{
     RAY_TMPDIR="$RAY_TMPDIR-$SLURM_PROCID"
     mkdir -m 700 "$RAY_TMPDIR"
     trap 'rm -rf "$RAY_TMPDIR"' EXIT
-    ray start --block --address="$1" --dashboard-agent-listen-port=0 --temp-dir="$RAY_TMPDIR" \\
+    {inside}ray start --block --address="$1" --temp-dir="$RAY_TMPDIR" \\
+        {ports.options} \\
         {size} --disable-usage-stats > "$RAY_TMPDIR/worker.log" 2>&1 &
     ray=$!
     trap 'kill "$ray" 2> /dev/null || true' TERM
@@ -219,8 +322,51 @@ workers=$!
 """
 
 
-def _driver(submission: Submission, attached: bool) -> str:
-    words = shlex.join(command(submission, str(submission.folder / submission.file), None))
+# Python in the script, between single quotes.
+FREE_PORT = 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])'
+ROUTE = """import socket, sys
+s = socket.socket(type=socket.SOCK_DGRAM)
+s.connect((sys.argv[1], 9)) # sends nothing
+print(s.getsockname()[0])"""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The ports of the script's Ray.
+
+    Attributes:
+        of_head: lines of shell that set `port` and `client_port`.
+        options: of `ray start` on every node.
+    """
+
+    of_head: str
+    options: str
+
+
+def _ports(target: SlurmTarget) -> Ports:
+    """Ports that are free now, or those of the range that the site's nodes let through."""
+    limits = _port_range(target.worker_ports)
+    if limits is None:
+        inside = _words_of_container(target.container)
+        free = [
+            "# Ports that are free now: another job's Ray may run on the node.",
+            f"free_port() {{ {inside}python3 -c '{FREE_PORT}'; }}",
+            'port="$(free_port)" client_port="$(free_port)"',
+        ]
+        return Ports("\n".join(free), "--dashboard-agent-listen-port=0 --min-worker-port=0 --max-worker-port=0")
+    low, high = limits
+    fixed = (
+        "object-manager-port", "node-manager-port", "dashboard-agent-grpc-port", "dashboard-agent-listen-port",
+        "runtime-env-agent-port", "metrics-export-port",
+    )  # fmt: skip
+    options = [f"--{name}={low + 2 + number}" for number, name in enumerate(fixed)]
+    options += [f"--min-worker-port={low + OWN_PORTS}", f"--max-worker-port={high}"]
+    return Ports(f"port={low} client_port={low + 1} # of the range that the nodes let through", " ".join(options))
+
+
+def _driver(submission: Submission, target: SlurmTarget, attached: bool) -> str:
+    inside = _words_of_container(target.container)
+    words = inside + shlex.join(command(submission, str(submission.folder / submission.file), None))
     address = ' --address "$ip:$port"' if attached else ""
     return f"""{words}{address} &
 driver=$!
@@ -232,6 +378,10 @@ while :; do
     [ "$interrupted" = 1 ] || break
 done
 if [ "$requeue" = 1 ] && [ "$code" -gt 128 ]; then
+    if [ "${{SLURM_RESTART_COUNT:-0}}" -ge {target.max_requeues} ]; then
+        echo "time is up, after --max-requeues {target.max_requeues}; what is done is kept: send the job again" >&2
+        exit "$code"
+    fi
     echo "time is up: requeued, and the same command goes on" >&2
     cleanup # now: with the requeue comes a TERM for all that still runs here, `rm` too
     scontrol requeue "$SLURM_JOB_ID"

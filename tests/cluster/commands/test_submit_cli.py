@@ -21,7 +21,12 @@ def tools(tmp_path) -> dict[str, str]:
     folder.mkdir()
     kubectl = f"""#!/bin/sh
 echo "$@" >> {folder}/kubectl.words
-case "$*" in *get*) cat {folder}/rayjobs.json;; *apply*) cat > {folder}/applied.yaml; echo created;; esac
+case "$*" in
+    *jsonpath*) echo uid-1;;
+    *get*) cat {folder}/rayjobs.json;;
+    *apply*) cat > {folder}/applied.yaml; echo created;;
+    *patch*) test ! -e {folder}/forbidden;;
+esac
 """
     sbatch = f"""#!/bin/sh
 echo "$@" > {folder}/sbatch.words
@@ -85,9 +90,15 @@ def test_kubectl_receives_what_the_dry_run_prints_under_the_next_free_attempt(wr
     assert sent.code == 0, sent.err
     assert (folder / "applied.yaml").read_text() == dry.out
     first = sent.out.strip()
-    asked, applied = (folder / "kubectl.words").read_text().splitlines()
+    asked, applied, known, owned = (folder / "kubectl.words").read_text().splitlines()
     assert asked == f"--namespace lab get rayjobs.ray.io -l landscape/job={first[:-2]} -o json"
     assert applied == "--namespace lab apply -f -"
+    assert known == f"--namespace lab get rayjobs.ray.io {first} -o jsonpath={{.metadata.uid}}"
+    words_before, _, patch = owned.partition(" -p ")
+    assert words_before == f"--namespace lab patch configmap {first} --type=merge"
+    (owner,) = json.loads(patch)["metadata"]["ownerReferences"]
+    assert owner == {"apiVersion": "ray.io/v1", "kind": "RayJob", "name": first, "uid": "uid-1"}
+    assert f"kubectl delete rayjob -l app.kubernetes.io/instance={first} --namespace lab" in sent.err
 
     there = {"metadata": {"name": first}, "status": {"jobDeploymentStatus": "Running"}}
     (folder / "rayjobs.json").write_text(json.dumps({"items": [there]}))
@@ -101,6 +112,48 @@ def test_kubectl_receives_what_the_dry_run_prints_under_the_next_free_attempt(wr
     assert again.out.strip() == f"{first[:-1]}2"
     names = {each["metadata"]["name"] for each in yaml.safe_load_all((folder / "applied.yaml").read_text())}
     assert names == {f"{first[:-1]}2"}
+
+
+def test_where_the_config_map_gets_no_owner_a_line_says_so_and_the_removal_names_it(write_job, submit, tools):
+    (Path(tools["PATH"].partition(":")[0]) / "forbidden").touch()
+    sent = submit(write_job(), "--target", "kuberay", "--image", "i", "--claim", "c", "--workers", 2, environment=tools)
+    assert sent.code == 0, sent.err
+    assert "will outlive its RayJob" in sent.err
+    assert "kubectl delete rayjob,configmap -l " in sent.err
+
+
+def test_a_kuberay_that_is_too_old_is_named(write_job, submit, tools):
+    kubectl = Path(tools["PATH"].partition(":")[0]) / "kubectl"
+    unknown = 'strict decoding error: unknown field "spec.rayClusterSpec.authOptions"'
+    kubectl.write_text(f"""#!/bin/sh
+case "$*" in *get*) echo '{{"items": []}}';; *) echo 'Error from server (BadRequest): {unknown}' >&2; exit 1;; esac
+""")
+    sent = submit(write_job(), "--target", "kuberay", "--image", "i", "--claim", "c", "--workers", 2, environment=tools)
+    assert (sent.code, sent.out) == (1, "")
+    assert "must be 1.5.1 or later" in sent.err
+
+
+def test_the_options_of_a_site_are_read_from_words(write_job, submit, tools):
+    job = write_job()
+    (job.parent / "site.yaml").write_text("spec: {activeDeadlineSeconds: 60}\n")
+    pods = (
+        "--target", "kuberay", "--image", "i", "--claim", "c", "--workers", 1, "--pull-secret", "a", "--pull-secret",
+        "b", "--pod-env", "A=--b", "--pod-volume", "data:/data:ro", "--head-cpus", 4, "--rayjob-patch",
+        job.parent / "site.yaml", "--keep-cluster", 60, "--runtime-class", "nvidia",
+    )  # fmt: skip
+    found = submit(job, *pods, "--dry-run", environment=tools)
+    _, ray_job = yaml.safe_load_all(found.out)
+    assert ray_job["spec"]["activeDeadlineSeconds"] == 60
+    head = ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+    assert [each["name"] for each in head["imagePullSecrets"]] == ["a", "b"]
+    assert head["containers"][0]["env"] == [{"name": "A", "value": "--b"}]
+    slurm = (
+        "--target", "slurm", "--workers", 1, "--gpus-per-worker", 1, "--gpu-type", "a100", "--qos", "long",
+        "--sbatch=--exclusive", "--sbatch", "mail-type=END", "--scratch", "$SLURM_TMPDIR",
+    )  # fmt: skip
+    script = submit(job, *slurm, "--dry-run", environment=tools).out
+    for line in ("--gpus-per-node=a100:1", "--qos=long", "--exclusive", "--mail-type=END"):
+        assert f"#SBATCH {line}\n" in script
 
 
 def test_the_config_map_carries_the_files_of_the_job_and_no_others(write_job, submit, tools):

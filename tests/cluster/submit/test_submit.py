@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
+import sys
+import tempfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -13,6 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 from kuberay_schemas import check_manifest
+from waiting import wait_for
 
 from cluster.runtime import address as attach
 from cluster.runtime.shipping import ListedFile, SentFiles
@@ -65,6 +69,62 @@ def kuberay_spot() -> str:
     )  # fmt: skip
 
 
+SITE_PATCH = """
+metadata:
+  labels: {kueue.x-k8s.io/priority-class: low}
+spec:
+  activeDeadlineSeconds: 86400
+  rayClusterSpec:
+    headGroupSpec:
+      template:
+        metadata: {annotations: {example.org/cost-centre: "4711"}}
+        spec:
+          terminationGracePeriodSeconds: 120
+          containers:
+          - name: ray-head
+            env: [{name: NCCL_DEBUG, value: INFO}]
+            volumeMounts: [{name: cache, mountPath: /cache}]
+          volumes: [{name: cache, emptyDir: {}}]
+    workerGroupSpecs:
+    - groupName: workers
+      minReplicas: 2
+      template: {spec: {tolerations: null, schedulerName: fast}}
+"""
+
+
+def kuberay_site() -> str:
+    """A site with quotas, typed GPUs, priorities, pull secrets and a restricted namespace, and a patch for the rest."""
+    with tempfile.TemporaryDirectory() as folder:
+        patch = Path(folder) / "site.yaml"
+        patch.write_text(SITE_PATCH)
+        return manifest(
+            submission(workers=4, gpus_per_worker=2.0, cpus_per_worker=4, memory="32Gi"),
+            claim="runs", namespace="research", queue="gpus", worker_selector=["gpu.example.org/type=a100"],
+            head_cpus=4, head_memory="16Gi", gpu_resource="nvidia.com/mig-1g.10gb", keep_cluster=300,
+            pull_secret=["registry", "mirror"], service_account="landscape", priority_class="batch-low",
+            runtime_class="nvidia", pod_env=["NCCL_DEBUG=WARN", "HTTPS_PROXY=http://proxy:3128"],
+            pod_volume=["imagenet:/data:ro", "scratch-2:/scratch"], rayjob_patch=patch,
+        )  # fmt: skip
+
+
+SITE = SlurmTarget(
+    nodes=2, time="04:00:00", partition="gpu", account="lab", qos="long", reservation="spring", constraint="ib&a100",
+    gpu_type="a100", sbatch=["exclusive", "--mail-type=END", "gres-flags=enforce-binding"], scratch="$SLURM_TMPDIR/ray",
+    container="apptainer exec --nv --bind '/my data' landscape.sif", worker_ports="20000-20999", max_requeues=3,
+)  # fmt: skip
+
+
+def slurm_gpus() -> str:
+    return script.render(
+        submission(workers=10, gpus_per_worker=1.0, cpus_per_worker=2, memory="64G"),
+        SlurmTarget(nodes=3, time="04:00:00", partition="gpu", account="lab", setup="module load python"),
+    )
+
+
+def slurm_site() -> str:
+    return script.render(submission(workers=8, gpus_per_worker=1.0, cpus_per_worker=2), SITE)
+
+
 TRAINING = SentTraining("my_training:train", Path("trainings"), "/runs/mine", ("--epochs=20", "--name=it's mine"))
 RECIPE = SentTraining("lenet-mnist", Path(), "s3://bucket/runs/lenet", ("--data=/data/mnist",))
 
@@ -96,15 +156,14 @@ RENDERED = {
     ),
     "kuberay-cpu.yaml": kuberay_cpu,
     "kuberay-spot.yaml": kuberay_spot,
+    "kuberay-site.yaml": kuberay_site,
+    "slurm-site.sh": slurm_site,
     "slurm-one-node.sh": lambda: script.render(submission(workers=2), SlurmTarget()),
     "slurm-awkward.sh": lambda: script.render(
         submission(folder=Path("my jobs"), run="/runs/it's here", workers=4, cpus_per_worker=2),
         SlurmTarget(setup="source 'my venv/bin/activate'"),
     ),
-    "slurm-gpus.sh": lambda: script.render(
-        submission(workers=10, gpus_per_worker=1.0, cpus_per_worker=2, memory="64G"),
-        SlurmTarget(nodes=3, time="04:00:00", partition="gpu", account="lab", setup="module load python"),
-    ),
+    "slurm-gpus.sh": slurm_gpus,
 }  # fmt: skip
 
 
@@ -120,7 +179,7 @@ def test_what_would_be_sent_is_as_it_was(name):
 # -- independent judges ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("render", [kuberay_cpu, kuberay_spot])
+@pytest.mark.parametrize("render", [kuberay_cpu, kuberay_spot, kuberay_site, kuberay_training])
 def test_kuberay_accepts_the_manifest(render):
     config_map, ray_job = yaml.safe_load_all(render())
     check_manifest("rayjob", ray_job)
@@ -131,10 +190,106 @@ def test_kuberay_accepts_the_manifest(render):
     assert all(isinstance(value, str) for value in environment.values())
     volume = ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["volumes"][0]
     assert volume["configMap"]["name"] == config_map["metadata"]["name"]
-    held = {**config_map["data"], **config_map["binaryData"]}
-    assert {each["path"]: each["key"] for each in volume["configMap"]["items"]}.keys() == FILES.keys()
+    held = {**config_map["data"], **config_map.get("binaryData", {})}
+    if render is not kuberay_training:
+        assert {each["path"]: each["key"] for each in volume["configMap"]["items"]}.keys() == FILES.keys()
     assert {each["key"] for each in volume["configMap"]["items"]} == held.keys()
     assert all(key.replace("-", "").replace("_", "").replace(".", "").isalnum() for key in held)
+
+
+def pods_of(manifest: str) -> dict[str, dict]:
+    """The pods of a RayJob: submitter, head, worker."""
+    spec = list(yaml.safe_load_all(manifest))[-1]["spec"]
+    cluster = spec["rayClusterSpec"]
+    return {
+        "submitter": spec["submitterPodTemplate"]["spec"],
+        "head": cluster["headGroupSpec"]["template"]["spec"],
+        "worker": cluster["workerGroupSpecs"][0]["template"]["spec"],
+    }
+
+
+VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
+
+
+@pytest.mark.parametrize("render", [kuberay_cpu, kuberay_spot, kuberay_site, kuberay_training])
+def test_a_restricted_namespace_with_a_quota_admits_every_pod(render):
+    """By the Pod Security Standard `restricted`; and a quota wants requests and limits of every container."""
+    for pod in pods_of(render()).values():
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] > 0
+        assert pod["securityContext"]["seccompProfile"]["type"] in ("RuntimeDefault", "Localhost")
+        assert not {"hostNetwork", "hostPID", "hostIPC", "hostUsers"} & set(pod)
+        assert all(VOLUMES & set(volume) for volume in pod.get("volumes", []))
+        for container in pod["containers"]:
+            guarded = container["securityContext"]
+            assert guarded["allowPrivilegeEscalation"] is False
+            assert guarded["capabilities"] == {"drop": ["ALL"]}
+            assert not guarded.get("privileged")
+            assert container["resources"]["requests"] == container["resources"]["limits"]
+            assert {"cpu", "memory"} <= set(container["resources"]["limits"])
+
+
+def test_what_a_site_demands_reaches_every_pod_that_it_concerns():
+    pods = pods_of(kuberay_site())
+    for pod in pods.values():
+        assert pod["imagePullSecrets"] == [{"name": "registry"}, {"name": "mirror"}]
+        assert (pod["serviceAccountName"], pod["priorityClassName"]) == ("landscape", "batch-low")
+    assert [pod.get("runtimeClassName") for pod in pods.values()] == [None, None, "nvidia"]
+    head, worker = (pods[name]["containers"][0] for name in ("head", "worker"))
+    assert head["resources"]["limits"] == {"cpu": "4", "memory": "16Gi"}
+    assert worker["resources"]["limits"] == {"cpu": "4", "memory": "32Gi", "nvidia.com/mig-1g.10gb": "2"}
+    assert "env" not in pods["submitter"]["containers"][0]
+    assert {"name": "HTTPS_PROXY", "value": "http://proxy:3128"} in worker["env"]
+    assert [(each["mountPath"], each.get("readOnly")) for each in worker["volumeMounts"]] == [
+        ("/data", True), ("/scratch", None),
+    ]  # fmt: skip
+    spec = list(yaml.safe_load_all(kuberay_site()))[-1]["spec"]
+    assert spec["ttlSecondsAfterFinished"] == 300
+    assert spec["rayClusterSpec"]["workerGroupSpecs"][0]["rayStartParams"] == {"num-gpus": "2"}
+
+
+def test_the_gpus_are_free_as_soon_as_the_job_has_ended():
+    assert list(yaml.safe_load_all(kuberay_spot()))[-1]["spec"]["ttlSecondsAfterFinished"] == 0
+
+
+def test_a_patch_is_merged_by_names_and_leaves_everything_else():
+    document = list(yaml.safe_load_all(kuberay_site()))[-1]
+    labels, spec = document["metadata"]["labels"], document["spec"]
+    assert labels["kueue.x-k8s.io/queue-name"] == "gpus"
+    assert labels["kueue.x-k8s.io/priority-class"] == "low"
+    assert spec["activeDeadlineSeconds"] == 86400
+    head = spec["rayClusterSpec"]["headGroupSpec"]["template"]
+    assert head["metadata"]["annotations"] == {"example.org/cost-centre": "4711"}
+    assert head["spec"]["terminationGracePeriodSeconds"] == 120
+    assert [each["name"] for each in head["spec"]["volumes"]] == ["job", "runs", "volume-1", "volume-2", "cache"]
+    (container,) = head["spec"]["containers"]
+    assert container["image"] == "example.org/landscape:1"
+    assert {"name": "NCCL_DEBUG", "value": "INFO"} in container["env"]
+    assert [each["name"] for each in container["env"]] == ["NCCL_DEBUG", "HTTPS_PROXY"]
+    (workers,) = spec["rayClusterSpec"]["workerGroupSpecs"]
+    assert (workers["replicas"], workers["minReplicas"]) == (4, 2)
+    assert workers["template"]["spec"]["schedulerName"] == "fast"
+    assert "tolerations" not in workers["template"]["spec"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "must be a file with"),
+        ("- a\n", "must be a file with"),
+        ("rayClusterSpec: {}", "must be a file with"),
+        ("spec: [", "cannot be read"),
+        ("metadata: {name: mine}", "--name"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_file_that_is_no_patch_of_a_ray_job_is_refused(text, words, tmp_path):
+    patch = tmp_path / "site.yaml"
+    if text is not None:
+        patch.write_text(text)
+    with pytest.raises(JobError, match=words) as refused:
+        manifest(submission(workers=1), claim="runs", rayjob_patch=patch)
+    assert "\n" not in str(refused.value)
 
 
 def test_a_wrong_manifest_is_refused_by_the_same_schema():
@@ -155,6 +310,89 @@ def test_shellcheck_has_nothing_to_say(name, tmp_path):
     assert found.returncode == 0, found.stdout
     code = "\n".join(line for line in script.read_text().splitlines() if not line.startswith("#"))
     assert "ray stop" not in code, "it ends every Ray on the node, also other people's"
+
+
+def own_address(peer: str, tmp_path: Path) -> str:
+    """What the script takes as the head's address, on a node whose own name stands for 127.0.1.1."""
+    text = slurm_gpus()
+    function = text[text.index("own_address() {") : text.index('ip="$(own_address)"')]
+    tools = {
+        "scontrol": f"printf 'node1\\n{peer}\\n'",
+        "hostname": 'case "$1" in --all-ip-addresses) echo 10.1.2.3 fd00::2;; *) echo 127.0.1.1;; esac',
+    }
+    for name, body in tools.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    variables = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURMD_NODENAME": "node1"}
+    path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    found = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", f"{function}\nown_address"],
+        env={"PATH": path, **variables}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return found.stdout.strip()
+
+
+def test_the_head_is_reached_by_the_address_of_the_route_to_another_node(tmp_path):
+    assert own_address("127.0.0.2", tmp_path).startswith("127.0.0.")  # the route to it leads over loopback
+    assert own_address("no-such-node.invalid", tmp_path) == "10.1.2.3"
+    assert own_address("", tmp_path) == "10.1.2.3"
+
+
+@pytest.mark.parametrize(("restarts", "requeued"), [(0, True), (2, True), (3, False)])
+def test_at_its_time_limit_a_job_is_requeued_only_so_often(restarts, requeued, tmp_path):
+    """The script of one node, with stand-ins: a driver that commits and ends with 143, and a scontrol that notes."""
+    target = SlurmTarget(max_requeues=3, scratch=str(tmp_path) if len(str(tmp_path)) < 10 else "/tmp")
+    (tmp_path / "script.sh").write_text(script.render(submission(workers=2), target))
+    tools = {
+        "landscape": f"trap 'exit 143' TERM; touch {tmp_path}/begun; while :; do sleep 0.02; done",
+        "scontrol": f'echo "$@" >> {tmp_path}/scontrol.words',
+    }
+    for name, body in tools.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    number = f"{os.getpid()}{restarts}"
+    variables = {"SLURM_JOB_ID": number, **({"SLURM_RESTART_COUNT": str(restarts)} if restarts else {})}
+    job = subprocess.Popen(
+        ["bash", tmp_path / "script.sh"], env={"PATH": f"{tmp_path}:{os.environ['PATH']}", **variables},
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait_for((tmp_path / "begun").exists, "the driver does not begin")
+    job.send_signal(signal.SIGUSR1)
+    _, said = job.communicate(timeout=20)
+    assert job.returncode == 143
+    assert (tmp_path / "scontrol.words").exists() == requeued
+    assert ("send the job again" in said) != requeued
+    assert not list(Path("/tmp").glob(f"landscape-{number}-*"))
+
+
+def test_temporary_files_lie_where_the_site_wants_them_and_in_a_short_path(tmp_path):
+    target = SlurmTarget(scratch="$SLURM_TMPDIR")
+    (tmp_path / "script.sh").write_text(script.render(submission(workers=2), target))
+    (tmp_path / "landscape").write_text('#!/bin/sh\necho "$RAY_TMPDIR"\n')
+    (tmp_path / "landscape").chmod(0o755)
+
+    def run(folder: str) -> subprocess.CompletedProcess:
+        environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_TMPDIR": folder}
+        return subprocess.run(["bash", tmp_path / "script.sh"], env=environment, capture_output=True, text=True)
+
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="s") as short:
+        assert run(short).stdout == f"{short}/landscape-7-0\n"
+        assert not list(Path(short).iterdir())
+        long = Path(short) / ("a" * 30)
+        long.mkdir()
+        refused = run(str(long))
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert "too long" in refused.stderr
+
+
+def test_a_container_runs_everything_of_the_job_and_nothing_of_slurm():
+    lines = slurm_site().splitlines()
+    inside = "apptainer exec --nv --bind '/my data' landscape.sif "
+    for command in ("ray start", "landscape run", "python3 -c"):
+        used = [line for line in lines if command in line]
+        assert used
+        assert all(f"{inside}{command}" in line for line in used), used
+    assert not any(f"{inside}{tool}" in line for tool in ("srun", "scontrol", "scancel") for line in lines)
 
 
 # -- names, attempts, refusals ---------------------------------------------------------------------------------
@@ -235,6 +473,24 @@ REFUSED = [
     (lambda: script.render(submission(workers=2), SlurmTarget(nodes=3)), "idle"),
     (lambda: script.render(submission(workers=2), SlurmTarget(time="1\n#SBATCH --uid=0")), "time"),
     (lambda: dashboard_address("10.0.0.1:6379"), "dashboard's URL"),
+    (lambda: manifest(submission(workers=1), claim="runs", pod_env=["1A=b"]), "NAME=VALUE"),
+    (lambda: manifest(submission(workers=1), claim="runs", pod_volume=["data:relative"]), "CLAIM:FOLDER"),
+    (lambda: manifest(submission(workers=1), claim="runs", pod_volume=["data:/runs"]), "another volume"),
+    (lambda: manifest(submission(workers=1), claim="runs", pod_volume=["a:/d", "b:/d"]), "another volume"),
+    (lambda: manifest(submission(workers=1), claim="runs", head_cpus=0), "head_cpus"),
+    (lambda: manifest(submission(workers=1), claim="runs", keep_cluster=-1), "keep_cluster"),
+    (lambda: manifest(submission(workers=1), claim="runs", gpu_resource="gpu"), "gpu_resource"),
+    (lambda: script.render(submission(workers=2), SlurmTarget(gpu_type="a100")), "--gpus-per-worker"),
+    (lambda: script.render(submission(workers=2), SlurmTarget(sbatch=["nodes=2"])), "nodes is written already"),
+    (lambda: script.render(submission(workers=2), SlurmTarget(sbatch=["-N2"])), "long option"),
+    (lambda: script.render(submission(workers=2), SlurmTarget(sbatch=["comment=a\n#SBATCH --uid=0"])), "long option"),
+    (lambda: script.render(submission(workers=2), SlurmTarget(scratch="relative")), "absolute folder"),
+    (lambda: script.render(submission(workers=2), SlurmTarget(scratch="$(id)")), "absolute folder"),
+    (lambda: script.render(submission(workers=2), SlurmTarget(worker_ports="20000")), "LOW-HIGH"),
+    (lambda: script.render(submission(workers=2), SlurmTarget(worker_ports="80-2000")), "LOW-HIGH"),
+    (lambda: script.render(submission(workers=2), SlurmTarget(worker_ports="20000-20010")), "LOW-HIGH"),
+    (lambda: script.render(submission(workers=2), SlurmTarget(max_requeues=-1)), "max_requeues"),
+    (lambda: script.render(submission(workers=2), SlurmTarget(container="run 'open")), "quotes closed"),
 ]
 
 

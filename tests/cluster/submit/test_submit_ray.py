@@ -25,7 +25,8 @@ from waiting import wait_for
 
 import landscape
 from cluster.runtime.status import run_status, validate_run
-from cluster.submit.kuberay import KubeRayTarget, job_files, render
+from cluster.submit.kuberay import KubeRayTarget, render
+from cluster.submit.options import job_files
 from cluster.submit.ray_jobs import RAYS_REMARK
 from cluster.submit.submission import make_submission
 from landscape.store.results import open_run
