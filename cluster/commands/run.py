@@ -58,6 +58,10 @@ class JobFields:
     """CPU threads of each worker."""
     num_gpus: MaybeNumber = None
     """GPUs of each worker: a share from 0 to 1, or a whole number."""
+    max_workers: MaybeWhole = None
+    """At most so many workers, where --workers does not say how many; default: LANDSCAPE_MAX_WORKERS."""
+    worker_resources: Words = None
+    """NAME=AMOUNT of a custom resource of the Ray cluster that each worker needs; may be repeated."""
     device_ids: ManyWhole = None
     """Which GPUs of this machine a local Ray may use."""
 

@@ -20,7 +20,7 @@ from cluster.runtime.options import (
     MaybeNumber,
     MaybeWhole,
     Whole,
-    Words,  # noqa: F401  cyclopts looks up the types of inherited fields here
+    Words,
     check_workers,
     given_options,
 )
@@ -286,6 +286,10 @@ class TrainWhere:
     """host:port or auto, to attach to Ray; default: RAY_ADDRESS, else a private Ray. --target ray: the dashboard."""
     allow_open: Flag = False
     """Also attach or send to a cluster that is not on this machine and asks for no token."""
+    max_workers: MaybeWhole = None
+    """At most so many ranks, where --workers does not say how many; default: LANDSCAPE_MAX_WORKERS."""
+    worker_resources: Words = None
+    """NAME=AMOUNT of a custom resource of the Ray cluster that each rank needs; may be repeated."""
 
     def check(self) -> None:
         """Refuse options that contradict each other.
@@ -427,7 +431,8 @@ def train(
     function_options = read_words(options)
     job = make_job(
         what, "." if run is None else run, function_options, texts=True, own=own_options(), seed=seed, folder=folder,
-        workers=where.workers, gpus_per_worker=where.gpus_per_worker,
+        workers=where.workers, gpus_per_worker=where.gpus_per_worker, max_workers=where.max_workers,
+        worker_resources=where.worker_resources or {},
     )  # fmt: skip
     if scaling.is_asked:
         return _measure(job, where, scaling, json)
@@ -504,7 +509,7 @@ def _send(
         raise JobError("serial: trains in this process alone; leave it out to send the training")
     if target == "slurm" and where.workers is None:
         raise JobError("workers: Slurm must be told how many; give --workers N, one per GPU or per core")
-    ray = RayTarget(address=where.address, detach=sending.detach, allow_open=where.allow_open)
+    ray = RayTarget(where.address, sending.detach, where.allow_open, where.max_workers, where.worker_resources)
     targets: dict[str, Any] = {"ray": ray, "kuberay": kuberay, "slurm": slurm}
     refuse_options_of_others(target, targets)
     common = {entry.name: getattr(sending, entry.name) for entry in fields(SendingOptions)}

@@ -40,7 +40,7 @@ from cluster.driver.worker import (
     WorkerHandle,
     WorkerQuery,
 )
-from cluster.runtime.placement import Placement, explain_placement, places
+from cluster.runtime.placement import Placement, explain_placement, workers_that_fit
 from cluster.runtime.session import (
     draining_nodes,
     has_process,
@@ -125,7 +125,10 @@ class RayWorkerPool:
         name = f"worker-{self._hired}"
         # Ray would restart an actor silently, without end; the driver replaces workers, within a budget.
         options = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": 1}
-        actor = ray.remote(Worker).options(num_cpus=self._wanted.num_cpus, num_gpus=self._wanted.num_gpus, **options)
+        custom = dict(self._wanted.custom) or None
+        actor = ray.remote(Worker).options(
+            num_cpus=self._wanted.num_cpus, num_gpus=self._wanted.num_gpus, resources=custom, **options
+        )
         use_gpu = self._wanted.num_gpus > 0 and self._job.device != "cpu"
         worker = WorkerHandle(name, actor.remote(self._source, self._samples, use_gpu, fetch, node_id))
         self.handles[name] = worker
@@ -152,7 +155,9 @@ class RayWorkerPool:
         """How many workers to hire now; the number that is wanted grows with the cluster, unless the job gives it."""
         if self._asked is None and self._clock() - self._looked > LOOK_SECONDS:
             self._looked = self._clock()
-            self._wanted = replace(self._wanted, workers=places(self._wanted, supply()) or self._wanted.workers)
+            self._wanted = replace(
+                self._wanted, workers=workers_that_fit(self._wanted, supply()) or self._wanted.workers
+            )
         return self._wanted.workers - len(self.handles)
 
     def on_draining_nodes(self) -> list[str]:

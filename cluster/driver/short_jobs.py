@@ -98,7 +98,11 @@ def is_quicker_here(
     """
     job = prepared.job
     gpus = torch.cuda.device_count() if job.device != "cpu" else 0
-    if not may_run_here(workers or job.workers, address, job.num_gpus, gpus) or job.device_ids is not None:
+    if (
+        not may_run_here(workers or job.workers, address, job.num_gpus, gpus)
+        or job.device_ids is not None
+        or job.worker_resources
+    ):
         return False
     if job.num_gpus is not None and (job.num_gpus > 0) != (gpus > 0):
         return False  # a worker's device would be another one than this process's

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from landscape.core.errors import JobError
+from landscape.core.errors import JobError, quoted
 
 
 class Shipped(Protocol):
@@ -35,6 +36,8 @@ class ResourceRequest(Shipped, Protocol):
         device_ids: which GPUs of this machine a private Ray may use.
         num_gpus, threads: how many one worker needs.
         workers: how many workers; None for as many as find a place.
+        max_workers: at most so many; None for what LANDSCAPE_MAX_WORKERS says.
+        worker_resources: a cluster's custom resources that each worker needs, and how much of each.
     """
 
     @property
@@ -47,6 +50,10 @@ class ResourceRequest(Shipped, Protocol):
     def threads(self) -> int | None: ...
     @property
     def workers(self) -> int | None: ...
+    @property
+    def max_workers(self) -> int | None: ...
+    @property
+    def worker_resources(self) -> Mapping[str, float] | None: ...
 
 
 Resources = Mapping[str, float]
@@ -54,21 +61,28 @@ Resources = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Placement:
-    """How many workers, and what each needs."""
+    """How many workers, and what each needs.
+
+    Attributes:
+        custom: custom resources of the cluster.
+        most: at most so many workers; None for any number.
+    """
 
     workers: int
     num_cpus: int
     num_gpus: float
+    custom: Resources = field(default_factory=dict)
+    most: int | None = None
 
     @property
     def asks(self) -> tuple[tuple[str, float], ...]:
         """The resources that one worker needs, by Ray's names, and how much of each."""
-        return tuple((name, amount) for name, amount in (("CPU", self.num_cpus), ("GPU", self.num_gpus)) if amount)
+        own = {"CPU": self.num_cpus, "GPU": self.num_gpus}
+        return tuple((name, amount) for name, amount in (own | dict(self.custom)).items() if amount)
 
     def fitting(self, node: Resources) -> int:
         """How many such workers one node holds."""
-        name, amount = self.asks[-1]
-        return int(node.get(name, 0.0) / amount)
+        return min(int(node.get(name, 0.0) / amount) for name, amount in self.asks)
 
 
 @dataclass(frozen=True)
@@ -98,19 +112,51 @@ def placement(job: ResourceRequest, workers: int | None, has: Supply) -> Placeme
         gpus = job.device == "cuda" or (job.device == "auto" and has.total("GPU") >= 1)
         per_worker = 1.0 if gpus else 0.0
     # A worker with a GPU needs little of a CPU, and nodes with fewer cores than GPUs must still be filled.
-    wanted = Placement(1, 0 if per_worker else job.threads or 1, per_worker)
+    cores = 0 if per_worker else job.threads or 1
+    wanted = Placement(1, cores, per_worker, job.worker_resources or {}, most_workers(job))
     if not has.grows:
         _refuse_impossible(wanted, has)
-    return replace(wanted, workers=workers or job.workers or max(1, places(wanted, has)))
+    number = workers or job.workers
+    if number is not None and wanted.most is not None and number > wanted.most:
+        place = "max_workers" if job.max_workers else MAX_WORKERS
+        raise JobError(
+            f"workers: must be at most the {wanted.most} of {place}, not {number}; ask for fewer, or give --max-workers"
+        )
+    return replace(wanted, workers=number or max(1, workers_that_fit(wanted, has)))
+
+
+MAX_WORKERS = "LANDSCAPE_MAX_WORKERS"  # a site sets it where drivers run, so that one job does not take the cluster
+
+
+def most_workers(job: ResourceRequest) -> int | None:
+    """How many workers a job may have: as it says, else as the environment does; None for any number.
+
+    Raises:
+        JobError: the variable holds no number of workers.
+    """
+    text = os.environ.get(MAX_WORKERS, "")
+    if job.max_workers is not None or not text:
+        return job.max_workers
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise JobError(f"{MAX_WORKERS}: must be a whole number from 1, not {quoted(text)}; set it so, or unset it")
+    return int(text)
+
+
+def workers_that_fit(wanted: Placement, has: Supply) -> int:
+    """How many workers a job gets that does not say how many: one for each place, within its limit."""
+    room = places(wanted, has)
+    return room if wanted.most is None else min(room, wanted.most)
 
 
 def _refuse_impossible(wanted: Placement, has: Supply) -> None:
     """Refuse a worker that needs more than any single node has."""
-    name, amount = wanted.asks[-1]
-    if name == "CPU" and amount == 1:
-        return  # the head may have no cores of its own, and others may join it
-    if not any(wanted.fitting(node) for node in has.nodes):
-        option = "num_gpus" if name == "GPU" else "threads"
+    options = {"GPU": "num_gpus", "CPU": "threads"}
+    for name, amount in wanted.asks:
+        if name == "CPU" and amount == 1:
+            continue  # the head may have no cores of its own, and others may join it
+        if has.largest(name) >= amount:
+            continue
+        option = options.get(name, "worker_resources")
         raise JobError(
             f"{option}: a worker asks for {amount:g} {name}s, the cluster has {has.total(name):g}, on one node "
             f"{has.largest(name):g} at most; ask for less or add nodes"

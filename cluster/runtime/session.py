@@ -325,7 +325,8 @@ def _results(
     import ray
     from ray.exceptions import RayError, RayTaskError
 
-    task = ray.remote(num_cpus=placement.num_cpus, num_gpus=placement.num_gpus)(_apply)
+    custom = dict(placement.custom) or None
+    task = ray.remote(num_cpus=placement.num_cpus, num_gpus=placement.num_gpus, resources=custom)(_apply)
     path, shared = tuple(map(os.path.abspath, sys.path)), [ray.put(function)]
     references: list[Any] = []
     running: list[Any] = []

@@ -100,6 +100,8 @@ class ServiceResources:
     device_ids: tuple[int, ...] | None = None
     num_gpus: float | None = None
     threads: int | None = None
+    max_workers: int | None = None
+    worker_resources: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -169,6 +169,8 @@ def refuse_settings(job: Job, target: str, workers_gpus: float | None, cpus: int
             f"gpus_per_worker: must be 0 or left out, not {workers_gpus:g}, as the job says device: cpu; change one"
         )
     allocated = target != "ray"
+    if job.worker_resources and allocated:
+        raise JobError(f"worker_resources: serve a Ray cluster that is there already, not {target}; leave them out")
     if job.device == "cuda" and allocated and not workers_gpus:
         raise JobError("gpus_per_worker: must be said, as the job says device: cuda; give --gpus-per-worker 1")
     if job.asked_engine and job.asked_engine.needs_gpu and (job.device == "cpu" or (allocated and not workers_gpus)):

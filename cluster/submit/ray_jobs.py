@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from cluster.runtime.address import CONNECT_SECONDS, is_beyond, refuse_strangers, wrong_token
 from cluster.runtime.logs import LONGEST_LINE, in_environment, quieten, write_remark
-from cluster.runtime.options import Flag
+from cluster.runtime.options import Flag, MaybeWhole, Words, check_workers
 from cluster.runtime.shipping import SentFiles, write_archive
 from cluster.submit.options import SubmitOptions, folder_listing, follow_to_end, tell_files, write_error
 from cluster.submit.submission import (
@@ -350,10 +350,31 @@ class RayTarget:
     """End when the job is accepted, without following its log."""
     allow_open: Flag = False
     """Also send to a cluster that is not on this machine and asks for no token."""
+    max_workers: MaybeWhole = None
+    """At most so many workers, where --workers does not say how many; default: LANDSCAPE_MAX_WORKERS there."""
+    worker_resources: Words = None
+    """NAME=AMOUNT of a custom resource of the cluster that each worker needs; may be repeated."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words of the driver's command that these options are.
+
+        Raises:
+            JobError: one of them makes no sense.
+        """
+        from landscape.job.job import custom_resources  # here, since `--help` imports this file too
+
+        try:
+            custom_resources(self.worker_resources or [])
+        except ValueError as error:
+            raise JobError(f"worker_resources: {error}") from None
+        check_workers(self.max_workers)
+        most = [] if self.max_workers is None else ["--max-workers", str(self.max_workers)]
+        return (*most, *(f"--worker-resources={text}" for text in self.worker_resources or []))
 
     def send(self, asked: SubmitOptions, job: Work, file: Path) -> int:
         """Send the job and follow its log, or with --dry-run print what would be sent; returns the exit code."""
-        submission = asked.submission(job, file, job.run_path)
+        submission = replace(asked.submission(job, file, job.run_path), further=self.words)
         listing = folder_listing(job, file, submission.run, asked.include or ())
         tell_files(listing, asked.dry_run)
         if asked.dry_run:

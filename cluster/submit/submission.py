@@ -90,6 +90,7 @@ class Submission:
         training: the training; None for a job of landscapes.
         cpus_per_worker: CPU cores that Kubernetes and Slurm give a worker.
         memory: that Kubernetes gives a worker, and Slurm a node.
+        further: words of the command that only one target has.
         accept_origin: whether a landscape of another model than the user's own is computed, with a warning.
     """
 
@@ -106,6 +107,7 @@ class Submission:
     accept_origin: bool = False
     cpus_per_worker: int = 1
     memory: str | None = None
+    further: tuple[str, ...] = ()
 
     @property
     def base(self) -> str:
@@ -201,6 +203,7 @@ def command(submission: Submission, file: str, address: str | None = "auto") -> 
         words += ["--gpus-per-worker" if training else "--num-gpus", f"{submission.gpus_per_worker:g}"]
     if submission.accept_origin and training is None:
         words += ["--accept-origin"]
+    words += submission.further
     if submission.log_format != "text":
         words += ["--log-format", submission.log_format]
     return [*words, *(training.options if training else ())]

@@ -25,6 +25,7 @@ from landscape.core.errors import BAD_USAGE, FAILED, NOT_FOUND, JobError, Landsc
 from landscape.core.folders import locate, open_folder
 from landscape.core.lock import TRAINING_CARD
 from landscape.core.validation import gpus
+from landscape.job.job import custom_resources
 from landscape.problem.user_code import in_folder, in_words
 from landscape.training.distributed import Share, rank_and_world
 from landscape.training.kept_files import Checkpoint
@@ -45,6 +46,7 @@ class TrainingJob:
         options: those of the function, checked.
         workers: how many ranks; None for one per GPU, or one where there are no GPUs.
         gpus_per_worker: None for one where there are GPUs.
+        max_workers, worker_resources: as for a job.
         here: the folder that a relative run lies below, as the function may change the current directory.
     """
 
@@ -54,6 +56,8 @@ class TrainingJob:
     seed: int = 0
     workers: int | None = None
     gpus_per_worker: float | None = None
+    max_workers: int | None = None
+    worker_resources: Mapping[str, float] = field(default_factory=dict)
     here: Path = field(default_factory=Path.cwd)
 
     def __post_init__(self) -> None:
@@ -64,6 +68,10 @@ class TrainingJob:
             self.gpus_per_worker is None or gpus(self.gpus_per_worker)
         except ValueError as error:
             raise JobError(f"gpus_per_worker: {error}") from None
+        try:
+            object.__setattr__(self, "worker_resources", custom_resources(self.worker_resources or {}))
+        except ValueError as error:
+            raise JobError(f"worker_resources: {error}") from None
 
     @property
     def run_path(self) -> str:

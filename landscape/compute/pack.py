@@ -316,7 +316,16 @@ def _word(text: str) -> str:
     return re.sub(r"[^\w-]", "_", text, flags=re.ASCII)[:60] or "_"
 
 
-MACHINE = {"run", "problem", "landscapes", "workers", "num_gpus", "device_ids"}  # fields about one machine
+MACHINE = {
+    "run",
+    "problem",
+    "landscapes",
+    "workers",
+    "max_workers",
+    "num_gpus",
+    "worker_resources",
+    "device_ids",
+}  # fields about one machine
 METRIC = "metric_"  # begins the names of graphs of metrics
 
 

@@ -5,6 +5,8 @@ Unknown keys, wrong types and impossible values are refused with one line that n
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -147,6 +149,38 @@ def _remedy(reference: str) -> str:
 # ----------------------------------------------------------------------------------------------------
 
 
+def custom_resources(value: Any) -> dict[str, float]:
+    """How much a worker needs of each custom resource of a Ray cluster; `NAME=AMOUNT` texts are taken too.
+
+    >>> custom_resources(["a100=1", "licence=0.5"])
+    {'a100': 1.0, 'licence': 0.5}
+    """
+    if is_list(value):
+        value = dict(text.partition("=")[::2] for text in value if isinstance(text, str))
+    if not isinstance(value, Mapping):
+        raise ValueError(f"must be amounts by name, such as {{a100: 1}}, not {quoted(value)}")
+    amounts = {}
+    for name, amount in value.items():
+        number = math.nan
+        with contextlib.suppress(TypeError, ValueError):
+            number = float(amount)
+        if not isinstance(name, str) or not re.fullmatch(r"[\w.:/-]+", name) or name in ("CPU", "GPU", "memory"):
+            raise ValueError(
+                f"must name custom resources, not {quoted(name)}; threads and num_gpus are for cores and GPUs"
+            )
+        if isinstance(amount, bool) or not 0 < number < math.inf or (number > 1 and number != int(number)):
+            raise ValueError(f"must have a share up to 1, or a whole number, of {name}, not {quoted(amount)}")
+        amounts[name] = number
+    return amounts
+
+
+CustomResources = Annotated[
+    dict[str, float],
+    BeforeValidator(custom_resources),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}}),
+]
+
+
 def _require_the_run_alone(schema: dict[str, Any]) -> None:
     """Require `run` alone: a job file may leave out a callback that the run has recorded."""
     schema["required"] = ["run"]
@@ -200,8 +234,12 @@ class Job(Frozen):
     """CPU threads of each worker; default: 1."""
     workers: Workers | None = None
     """How many workers; default: one per GPU, else one per core."""
+    max_workers: Workers | None = None
+    """How many workers at most, where the cluster has more places; default: what LANDSCAPE_MAX_WORKERS says."""
     num_gpus: Gpus | None = None
     """GPUs of each worker: a share from 0 to 1, or a whole number."""
+    worker_resources: CustomResources | None = None
+    """Custom resources of a Ray cluster that each worker needs, and how much of each, such as `{a100: 1}`."""
     device_ids: tuple[GpuNumber, ...] | None = None
     """Which GPUs of this machine a local Ray may use."""
     tile: TileShape | None = None

@@ -249,7 +249,18 @@ def test_the_workers_of_the_job_file_are_read_by_every_target(write_job, submit,
     assert "--workers" not in entrypoint, "the driver reads the file there"
 
 
+def test_a_limit_of_workers_and_custom_resources_reach_the_driver(write_job, submit, tools):
+    words = ("--max-workers", 16, "--worker-resources", "a100=1", "--worker-resources", "licence=0.5", "--dry-run")
+    found = submit(write_job(), *words, environment=tools)
+    expected = " --max-workers 16 --worker-resources=a100=1 --worker-resources=licence=0.5"
+    assert json.loads(found.out)["entrypoint"].endswith(expected)
+    wrong = submit(write_job(), "--worker-resources", "a100", "--dry-run", environment=tools)
+    assert (wrong.code, wrong.out) == (2, "")
+    assert "worker_resources: must have" in wrong.err
+
+
 SETTINGS = [
+    ({"worker_resources": {"a": 1}}, ("--target", "slurm", "--workers", 2), "worker_resources: serve a Ray cluster"),
     ({"device_ids": [0]}, (), "device_ids: restricts a local Ray"),
     ({"device_ids": [0]}, ("--target", "slurm", "--workers", 2, "--nodes", 2), "device_ids: restricts a local Ray"),
     ({"device": "cpu"}, ("--gpus-per-worker", 1), "gpus_per_worker: must be 0 or left out, not 1"),

@@ -19,7 +19,14 @@ import torch
 import warm_workers
 from waiting import wait_for
 
-from cluster.runtime.placement import Placement, Supply, explain_placement, placement, refuse_too_few_places
+from cluster.runtime.placement import (
+    Placement,
+    Supply,
+    explain_placement,
+    placement,
+    refuse_too_few_places,
+    workers_that_fit,
+)
 from cluster.runtime.session import ray_workers
 from cluster.runtime.shipping import upload
 from landscape.core.errors import Interrupted, JobError, LandscapeError
@@ -43,10 +50,51 @@ PLAIN = {"run": "r", "problem": "a:b"}
         ({"num_gpus": 2}, None, [{"GPU": 3}, {"GPU": 1}], Placement(1, 0, 2)),
         ({"device": "cpu"}, None, [{"CPU": 6, "GPU": 4}], Placement(6, 1, 0)),
         ({}, None, [{"CPU": 0.5}], Placement(1, 1, 0)),
+        ({"max_workers": 3}, None, [{"CPU": 8}], Placement(3, 1, 0, most=3)),
+        ({"max_workers": 3}, None, [{"CPU": 2}], Placement(2, 1, 0, most=3)),
+        ({"max_workers": 3}, 3, [{"CPU": 8}], Placement(3, 1, 0, most=3)),
+        ({"worker_resources": {"a100": 1}}, None, [{"CPU": 8, "a100": 2}, {"CPU": 8}], Placement(2, 1, 0, {"a100": 1})),
+        ({"worker_resources": {"a100": 0.5}}, None, [{"CPU": 1, "a100": 2}], Placement(1, 1, 0, {"a100": 0.5})),
     ],
 )
 def test_one_worker_per_gpu_else_one_per_core(fields, workers, nodes, expected):
     assert placement(Job(**PLAIN, **fields), workers, Supply(tuple(nodes))) == expected
+
+
+def test_a_site_limits_the_workers_of_a_job_that_does_not_say_how_many(monkeypatch):
+    many = Supply(({"CPU": 64},))
+    monkeypatch.setenv("LANDSCAPE_MAX_WORKERS", "4")
+    assert placement(Job(**PLAIN), None, many).workers == 4
+    assert workers_that_fit(placement(Job(**PLAIN), None, many), Supply(({"CPU": 640},))) == 4, (
+        "nor does it grow beyond"
+    )
+    assert placement(Job(**PLAIN, max_workers=16), None, many).workers == 16, "the job's own limit comes first"
+    for fields, workers in (({}, 5), ({"workers": 5}, None)):
+        with pytest.raises(
+            JobError, match=r"workers: must be at most the 4 of LANDSCAPE_MAX_WORKERS, not 5; .*--max-wo"
+        ):
+            placement(Job(**PLAIN, **fields), workers, many)
+    for wrong in ("many", "-1", "1.5", "²"):
+        monkeypatch.setenv("LANDSCAPE_MAX_WORKERS", wrong)
+        with pytest.raises(JobError, match="LANDSCAPE_MAX_WORKERS: must be a whole number"):
+            placement(Job(**PLAIN), None, many)
+    monkeypatch.setenv("LANDSCAPE_MAX_WORKERS", "")
+    assert placement(Job(**PLAIN), None, many).workers == 64
+
+
+def test_a_custom_resource_that_no_node_has_is_refused_by_its_name():
+    job = Job(**PLAIN, worker_resources={"a100": 2})
+    with pytest.raises(JobError, match="worker_resources: a worker asks for 2 a100s, the cluster has 2, on one node 1"):
+        placement(job, None, Supply(({"CPU": 8, "a100": 1}, {"CPU": 8, "a100": 1})))
+    assert placement(job, None, Supply((), grows=True)).asks == (("CPU", 1), ("a100", 2))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"CPU": 1}, {"a b": 1}, {"a": 0}, {"a": float("nan")}, {"a": 1.5}, {"a": True}, ["a"], 3]
+)
+def test_custom_resources_that_ray_would_refuse_are_refused(wrong):
+    with pytest.raises(JobError, match="worker_resources"):
+        Job(**PLAIN, worker_resources=wrong)
 
 
 IMPOSSIBLE = [
