@@ -255,7 +255,7 @@ def epochs_of(job: TrainingJob) -> int | None:
 def may_train_here(job: TrainingJob, address: str | None) -> bool:
     """Whether no option asks for Ray, and this process has at most one GPU."""
     gpus = torch.cuda.device_count() if job.device != "cpu" else 0
-    return may_run_here(job.workers, address, job.gpus_per_worker, gpus)
+    return not job.worker_resources and may_run_here(job.workers, address, job.gpus_per_worker, gpus)
 
 
 def train_here(job: TrainingJob, report: Report, overwrite: bool = False) -> TrainingResult:

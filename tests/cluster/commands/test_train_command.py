@@ -336,6 +336,8 @@ def test_a_dry_run_prints_what_would_be_sent(call, tmp_path):
         "landscape train my_training:train --run /runs/mine --address auto --workers 2 --epochs=20"
     )
     assert list(sent["files"]) == ["my_training.py"]
+    limited = json.loads(call(*words, "--max-workers", 4, "--worker-resources", "a100=1").out)["entrypoint"]
+    assert limited.endswith(" --workers 2 --max-workers 4 --worker-resources=a100=1 --epochs=20")
     assert sent["submission_id"].startswith("landscape-mine-")
     script = call(*words, "--target", "slurm").out
     assert f"landscape train my_training:train --folder {tmp_path} --run /runs/mine --workers 2 --epochs=20" in script

@@ -18,7 +18,7 @@ from cluster.training.options import (
     parameters_of,
     read_words,
 )
-from cluster.training.train import make_job
+from cluster.training.train import command_of, make_job, may_train_here
 from landscape.core.errors import JobError
 from landscape.recipes.settings import OPTIMIZERS, PRECISIONS, SCHEDULES
 from landscape.recipes.table import RECIPES
@@ -223,6 +223,16 @@ def test_words_of_a_command_line(words, expected):
 def test_words_that_are_no_options(words, message):
     with pytest.raises(JobError, match=message):
         read_words(words)
+
+
+def test_the_resources_of_ranks_are_checked_and_stay_in_the_command_that_goes_on():
+    asked = {"max_workers": 3, "worker_resources": ["a100=1"]}
+    job = make_job("lenet-digits", "r", {}, texts=True, **asked)
+    assert job.worker_resources == {"a100": 1.0}
+    assert "--max-workers 3 --worker-resources=a100=1" in command_of(job, 2)
+    assert not may_train_here(job, None), "only a cluster has them"
+    with pytest.raises(JobError, match="worker_resources: must have a share up to 1, or a whole number, of a100"):
+        make_job("lenet-digits", "r", {}, texts=True, worker_resources=["a100=1.5"])
 
 
 def test_what_is_trained_is_found_by_its_name(tmp_path, monkeypatch):
