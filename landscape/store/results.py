@@ -15,8 +15,11 @@ from landscape.core.folders import open_folder
 from landscape.core.grid import AXIS_NAMES
 from landscape.core.lock import (
     LOCK,
+    MEASURING_LOCK,
     TRAINING_LOCK,
     driver_alive,
+    living_measurement,
+    measuring_lock,
     run_lock,
     training_alive,
     training_lock,
@@ -399,8 +402,8 @@ def remove_run(
     Raises:
         NotFoundError: there is no such run.
         JobError: an unknown part.
-        LandscapeError: a driver or a training writes the run, a service answers for it, a landscape cannot be read, or
-            it holds files that this software did not write; nothing is removed then.
+        LandscapeError: a driver or a training writes the run, a command measures it, a service answers for it, a
+            landscape cannot be read, or it holds files that this software did not write; nothing is removed then.
 
     Example:
         >>> import torch
@@ -420,6 +423,9 @@ def remove_run(
     if training_alive(path):
         with training_lock(path):
             pass
+    if living_measurement(path):
+        with measuring_lock(path):
+            pass
     _refuse_served(path)
     try:
         contents = _removable_contents(path, parts)
@@ -429,7 +435,7 @@ def remove_run(
         return contents
     if not confirmed(path, contents):
         return None
-    with writing(path), training_lock(path):
+    with writing(path), training_lock(path), measuring_lock(path):
         present = _removable_contents(path, parts)  # with the files of these locks
         for name in present.landscapes:
             remove_stored(path, name)
@@ -473,9 +479,12 @@ def _removable_contents(run: str, parts: Sequence[str]) -> RunContents:
     return RunContents((), {part: contents.files[part] for part in parts}, ())
 
 
+LOCKS = (LOCK, TRAINING_LOCK, MEASURING_LOCK)
+
+
 def _delete_files(folder: Folder, paths: Sequence[str]) -> None:
     """Delete files; those by which a folder is known as a run last, so that a removal can be repeated until then."""
-    last = [path for path in (INFO_FILE, LAUNCH_FILE, f"{FOLDER}/{METADATA}", LOCK, TRAINING_LOCK) if path in paths]
+    last = [path for path in (INFO_FILE, LAUNCH_FILE, f"{FOLDER}/{METADATA}", *LOCKS) if path in paths]
     first = [path for path in paths if path not in (*last, *CARDS)]
     folder.map(folder.delete, first)
     for above in {path.rpartition("/")[0] for path in first}:

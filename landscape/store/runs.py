@@ -15,7 +15,7 @@ from zarr.abc.store import Store
 from landscape.core.errors import JobError, LandscapeError, NotFoundError, flat, quoted
 from landscape.core.files import PARTIAL, Folder, Place
 from landscape.core.folders import open_folder
-from landscape.core.lock import CARD, LOCK, TRAINING_CARD
+from landscape.core.lock import CARD, LOCK, MEASURING_CARD, TRAINING_CARD
 from landscape.model.run_files import (
     CHECKPOINTS,
     INFO_FILE,
@@ -381,7 +381,7 @@ class RunContents:
 # The files beside the landscapes, by the folder that they lie in; '' is the run itself.
 OTHERS = "others"
 OWN_FILES = {
-    "": r"(run|measures|launch|driver|training)\.json|history\.jsonl|(driver|training)\.lock",
+    "": r"(run|measures|launch|driver|training|measuring)\.json|history\.jsonl|(driver|training|measuring)\.lock",
     TRAJECTORY: SNAPSHOT_NAME.pattern,
     CHECKPOINTS: rf"{CHECKPOINT_NAME.pattern}|begun",
     "logs": r"rank-\d+\.log",
@@ -390,7 +390,7 @@ OWN_FILES = {
     "served": r"[^/]+\.points|\.lock",
     FOLDER: r"zarr\.json|\.making-[^/]+|\.moving",
 }
-CARDS = (CARD, TRAINING_CARD)  # end with the locks that they describe
+CARDS = (CARD, TRAINING_CARD, MEASURING_CARD)  # end with the locks that they describe
 
 
 def contents_of(run: Place) -> RunContents:

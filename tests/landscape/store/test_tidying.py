@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +27,7 @@ from landscape import (
 from landscape.core import http
 from landscape.core.errors import Interrupted
 from landscape.core.files import LocalFolder
-from landscape.core.lock import run_lock, training_lock
+from landscape.core.lock import measuring_lock, run_lock, training_lock
 from landscape.page.runs import LandscapeReader, RunReader
 from landscape.store.results import remove_landscapes
 from landscape.store.status import FoundRun, GoneError
@@ -233,8 +234,8 @@ def test_what_is_not_ours_stays_and_no_link_is_followed(trained, tmp_path):
 
 def test_a_run_that_is_written_or_served_or_holds_strange_data_is_refused_whole(trained, tmp_path, monkeypatch):
     before = files(trained)
-    for lock in (run_lock, training_lock):
-        with lock(str(trained)), pytest.raises(LandscapeError, match=r"is being written by process \d+"):
+    for lock in (run_lock, training_lock, measuring_lock):
+        with lock(str(trained)), pytest.raises(LandscapeError, match=r"is being (written|measured) by process \d+"):
             remove_run(trained, confirmed=lambda run, contents: pytest.fail("asked in vain"))
     (trained / "landscapes.zarr" / "a" / "mine.txt").write_text("")
     with pytest.raises(LandscapeError, match="was not written by this software"):
@@ -249,7 +250,7 @@ def test_a_run_that_is_written_or_served_or_holds_strange_data_is_refused_whole(
     monkeypatch.setattr(http, "services_of", lambda run: [SimpleNamespace(pid=7, host="here")])
     with pytest.raises(LandscapeError, match="is served by process 7 on here; stop it first"):
         remove_run(trained)
-    assert {name: data for name, data in files(trained).items() if "training" not in name} == before
+    assert {name: data for name, data in files(trained).items() if not re.search("training|measuring", name)} == before
     plain = tmp_path / "project"
     (plain / "checkpoints").mkdir(parents=True)
     with pytest.raises(NotFoundError, match=r"is no run: it has neither run\.json nor landscapes"):
