@@ -32,6 +32,7 @@ from landscape.page.queries import PatchQuery, PointQuery
 from landscape.page.runs import RunReader
 from landscape.store.landscape import LandscapeStore, read_axes
 from landscape.store.state import cause_of, finite
+from landscape.surface.derived import RISE, derive
 from landscape.surface.surface import RISE_STDERR
 from landscape.views.prepare.words import observable_title
 
@@ -408,6 +409,9 @@ class PatchStream:
             index = rows[found["row"][-1]] if found["row"] else list(rows)
             source = list(found["source"])
             values, status = _columns(found), [int(code) for code in found["status"]]
+            if RISE in self._store.record.surfaces:
+                rise = derive({}, {"loss": np.array(values["loss"])}, self._store.record.origin_loss)
+                values |= {name: column.tolist() for name, column in rise.items()}
         return {"index": index, "values": values, "status": status, "computed": source.count("computed")}
 
 

@@ -76,7 +76,10 @@ def test_the_image_has_what_its_documentation_runs_in_the_versions_that_are_test
     (extras,) = re.findall(r"'\.\[([\w,-]+)\]'", (DEPLOY / "Containerfile").read_text())
     assert {"object-store", "recipes", "images", "train", "serve", "page"} <= set(extras.split(","))
     offered = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    pinned = {line.partition("==")[0].lower() for line in (DEPLOY / "constraints.txt").read_text().splitlines()}
+    pinned = {
+        line.partition("==")[0].lower().replace("_", "-")
+        for line in (DEPLOY / "constraints.txt").read_text().splitlines()
+    }
     for extra in extras.split(","):
         for requirement in offered[extra]:
             assert re.split(r"[\[><=]", requirement)[0].lower() in pinned, requirement

@@ -99,7 +99,7 @@ BAD_OPTIONS = [
     ("submit --dry-run --workers 2.5", ["--workers", "whole number, not '2.5'"]),
     ("submit --dry-run --workers 1000000", ["workers", "at most 100000"]),
     ("submit --dry-run --target slurm --nodes 1.5", ["--nodes", "whole number, not '1.5'"]),
-    ("submit --qqqq", ["Known: --job, --target, --dry-run, --name,", "--setup (see landscape submit --help)"]),
+    ("submit --qqqq", ["Known: --job, --target, --dry-run, --name,", "--max-requeues (see landscape submit --help)"]),
     ("bench --rounds 1.5", ["--rounds", "whole number, not '1.5'"]),
     ("bench --search nan", ["--search", "finite number, not 'nan'"]),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -300,12 +301,14 @@ def test_the_origin_and_the_error_of_the_rise_are_shown(tmp_path):
     surfaces = run(make_job(tmp_path, lambda: problem, [line, {"name": "p", "size": 4}]))
     for surface in surfaces.values():
         rows = dict(observable_rows(surface, "loss"))
-        assert rows["at the origin"].startswith(f"{surface.origin_loss:.5g} ± ")
+        shown = re.match(r"([\d.]+) ± ([\d.]+) \(2 s\.e\.\)", rows["at the origin"])
+        assert shown is not None, rows["at the origin"]
+        assert float(shown[1]) == pytest.approx(surface.origin_loss, abs=float(shown[2]) / 10)
         assert "the origin" in rows["lowest"]
         assert "standard error of the rise, median" in rows
         assert "rise over the origin" not in dict(observable_rows(surface, "accuracy"))["lowest"]
         drawn = surface.figure()
-        assert f"Loss there: {surface.origin_loss:.5g} ± " in drawn.layout.meta["caption"]
+        assert f"Loss there: {shown[0]}" in drawn.layout.meta["caption"]
     curve, plane = surfaces["l"].figure("curve"), surfaces["p"].figure("contour")
     band = next(trace for trace in curve.data if trace.meta and trace.meta.get("role") == "band")
     assert band.name == "± 2 standard errors of the rise over the origin"

@@ -189,8 +189,6 @@ def test_what_is_no_rule_is_refused_before_anything_is_written(tmp_path):
         with pytest.raises(JobError, match=message):
             TrajectoryCollector(tmp_path / "run", Net(nn.ReLU()), intervals=[[0, 1, 2]], **options)
     assert not (tmp_path / "run").exists()
-    with pytest.raises(JobError, match="watch"):
-        TrajectoryCollector(tmp_path / "run", Net(nn.ReLU()), intervals=[[0, 1, 2]]).step(1.0, watch=2.0)
 
 
 @pytest.mark.long

@@ -13,6 +13,7 @@ from opened_page import opened
 from page_client import Client
 from starlette.responses import JSONResponse, PlainTextResponse
 
+from landscape import open_run
 from landscape.page import service as forwarding
 from landscape.page.service import passes
 
@@ -88,12 +89,16 @@ def test_the_token_goes_to_the_service_and_nowhere_else(client: Client, net: str
         assert service.url.encode() not in reply.body
 
 
-def test_the_rows_of_a_patch_come_evenly_spread_and_each_once(client: Client, net: str, service: FakeService):
+def test_the_rows_of_a_patch_come_evenly_spread_and_each_once(
+    client: Client, net: str, service: FakeService, finished: Path
+):
+    origin = open_run(finished / "net")["minimum"].origin_loss
     (across, up), rows = rows_of(client, question("patch", net, low="-0.4,-0.25", high="0.6,0.75", shape="3,9"))
     assert (across, up) == ([-0.4, 0.1, 0.6], [-0.25, -0.125, 0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75])
     assert [row["index"] for row in rows] == [0, 4, 8, 2, 6, 1, 3, 5, 7]
     for row in rows:
         assert row["values"]["loss"] == [loss_at(x, up[row["index"]]) for x in across]
+        assert row["values"]["loss_rise"] == pytest.approx([loss_at(x, up[row["index"]]) - origin for x in across])
     assert {row["computed"] for row in rows} == {3}
 
 
