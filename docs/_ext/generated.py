@@ -146,6 +146,7 @@ def command_line() -> str:
     with patch.object(sys, "argv", ["landscape"]), patch.dict(os.environ, COLUMNS="100"):
         text = app.generate_docs(output_format="markdown", heading_level=1, max_heading_level=3)
     text = with_tables(text).replace(" *[default: False]*", "")  # of what is on or off
+    text = text.replace("```console", "```text")  # usage lines, which nobody can carry out as they are
     sections = text.split("\n## ")[2:]  # without the title and the table of contents: the site has its own
     return "\n".join(f"## {section}" for section in sections)
 
