@@ -420,13 +420,7 @@ def remove_run(
     path = open_run(run).path
     contents_of(path)  # refuses what is no run before a lock is put there
     _refuse_driven(path)
-    if training_alive(path):
-        with training_lock(path):
-            pass
-    if living_measurement(path):
-        with measuring_lock(path):
-            pass
-    _refuse_served(path)
+    _refuse_used(path)
     try:
         contents = _removable_contents(path, parts)
     except OSError as error:  # one of its landscapes is a link
@@ -445,12 +439,16 @@ def remove_run(
     return contents
 
 
-def _refuse_served(run: str) -> None:
-    """Refuse a run for which a service on this machine answers.
+def _refuse_used(run: str) -> None:
+    """Refuse a run that is trained or measured, or for which a service on this machine answers.
 
     Raises:
-        LandscapeError: names the service.
+        LandscapeError: names the process.
     """
+    for is_used, lock in ((training_alive, training_lock), (living_measurement, measuring_lock)):
+        if is_used(run):
+            with lock(run):
+                pass
     try:
         from landscape.core.http import services_of
     except ImportError:  # without the packages of a service there is none
