@@ -155,8 +155,8 @@ def custom_resources(value: Any) -> dict[str, float]:
     >>> custom_resources(["a100=1", "licence=0.5"])
     {'a100': 1.0, 'licence': 0.5}
     """
-    if is_list(value):
-        value = dict(text.partition("=")[::2] for text in value if isinstance(text, str))
+    if is_list(value) and all(isinstance(text, str) for text in value):
+        value = dict(text.partition("=")[::2] for text in value)
     if not isinstance(value, Mapping):
         raise ValueError(f"must be amounts by name, such as {{a100: 1}}, not {quoted(value)}")
     amounts = {}

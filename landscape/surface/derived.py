@@ -110,7 +110,8 @@ def derive(
     {'perplexity': array([1.]), 'perplexity_stderr': array([0.5])}
     """
     values: dict[str, Floats] = {}
-    if origin_loss is not None and np.isfinite(origin_loss) and "loss" in observables:
+    has_rise = "loss" in observables and RISE not in observables  # older runs may have an observable of this name
+    if origin_loss is not None and np.isfinite(origin_loss) and has_rise:
         values[RISE] = np.asarray(observables["loss"], np.float64) - origin_loss
     for name, text in derived.items():
         parsed = _parsed(text)

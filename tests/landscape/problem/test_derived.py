@@ -152,3 +152,8 @@ def test_a_formula_of_an_observable_that_observe_does_not_return_is_refused_befo
 
 def test_a_formula_of_a_later_version_is_passed_over():
     assert derive({"d": "softplus(loss)"}, {"loss": np.zeros(2)}) == {}
+
+
+def test_an_observable_that_an_older_run_called_loss_rise_is_kept():
+    assert derive({}, {"loss": np.array([1.0, 2.0]), "loss_rise": np.array([5.0, 5.0])}, 1.0) == {}
+    assert derive({}, {"loss": np.array([1.0, 2.0])}, 1.0)["loss_rise"].tolist() == [0.0, 1.0]
