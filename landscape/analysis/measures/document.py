@@ -187,7 +187,7 @@ def read(run: str) -> Measures | None:
 
 
 def add(run: str, settings: Mapping[str, Any], entry: Entry, samples: Mapping[str, NDArray[np.float32]]) -> bool:
-    """Add an entry to the file, replacing one of the same label; the caller holds the run's lock.
+    """Add an entry to the file, replacing one of the same label; the caller holds the lock of measurements.
 
     Earlier measures of the same weights that were not measured now are kept.
 
