@@ -61,8 +61,8 @@ def given_options(options: Any) -> dict[str, Any]:
     return {entry.name: value for entry in fields(options) if (value := getattr(options, entry.name)) != entry.default}
 
 
-def check_workers(workers: int | None) -> int | None:
-    """The number of workers as given.
+def check_workers(workers: int | None, name: str = "workers") -> int | None:
+    """The number of workers as given; `name` is that of the option.
 
     Raises:
         JobError: there cannot be so many.
@@ -72,4 +72,4 @@ def check_workers(workers: int | None) -> int | None:
     try:
         return None if workers is None else between(1, MOST_WORKERS)(workers)
     except ValueError as error:
-        raise JobError(f"workers: {error}") from None
+        raise JobError(f"{name}: {error}") from None

@@ -368,7 +368,7 @@ class RayTarget:
             custom_resources(self.worker_resources or [])
         except ValueError as error:
             raise JobError(f"worker_resources: {error}") from None
-        check_workers(self.max_workers)
+        check_workers(self.max_workers, "max_workers")
         most = [] if self.max_workers is None else ["--max-workers", str(self.max_workers)]
         return (*most, *(f"--worker-resources={text}" for text in self.worker_resources or []))
 

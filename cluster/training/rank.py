@@ -62,6 +62,7 @@ class TrainingJob:
 
     def __post_init__(self) -> None:
         check_workers(self.workers)
+        check_workers(self.max_workers, "max_workers")
         if not self.run.strip():
             raise JobError("run: must name a folder or URL for the training; give --run")
         try:

@@ -161,7 +161,10 @@ def ray_train_settings(attached: bool) -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-OWN = ("run", "workers", "gpus_per_worker", "address", "allow_open", "overwrite", "stop")
+OWN = (
+    "run", "workers", "gpus_per_worker", "max_workers", "worker_resources", "address", "allow_open", "overwrite",
+    "stop",
+)  # fmt: skip
 
 
 def train(
@@ -170,6 +173,8 @@ def train(
     run: str | os.PathLike[str],
     workers: int | None = None,
     gpus_per_worker: float | None = None,
+    max_workers: int | None = None,
+    worker_resources: Mapping[str, float] | None = None,
     address: str | None = None,
     allow_open: bool = False,
     overwrite: bool = False,
@@ -190,6 +195,8 @@ def train(
         run: the run's folder or URL; nodes of a cluster must share it.
         workers: how many ranks; default: one per GPU, and one where there are none.
         gpus_per_worker: default: one where there are GPUs; 0 trains on CPUs, with one thread a rank.
+        max_workers: at most so many ranks, where `workers` does not say how many; default: LANDSCAPE_MAX_WORKERS.
+        worker_resources: custom resources of the Ray cluster that each rank needs, and how much of each.
         address: `host:port` or `auto` to attach to a cluster; default: RAY_ADDRESS, else a private local Ray.
         allow_open: also attach to a cluster that answers beyond loopback and asks for no token.
         overwrite: begin anew, whatever the run holds.
@@ -207,8 +214,9 @@ def train(
         Interrupted: `stop` or a signal ended it early; the same call goes on.
     """
     job = make_job(
-        function, str(run), options, workers=workers, gpus_per_worker=gpus_per_worker, seed=seed, texts=False
-    )
+        function, str(run), options, workers=workers, gpus_per_worker=gpus_per_worker, max_workers=max_workers,
+        worker_resources=worker_resources or {}, seed=seed, texts=False,
+    )  # fmt: skip
     report = Report(shown=is_watched(), epochs=epochs_of(job))
     if may_train_here(job, address):
         return train_here(job, report, overwrite)

@@ -18,7 +18,7 @@ from cluster.training.options import (
     parameters_of,
     read_words,
 )
-from cluster.training.train import command_of, make_job, may_train_here
+from cluster.training.train import command_of, make_job, may_train_here, train
 from landscape.core.errors import JobError
 from landscape.recipes.settings import OPTIMIZERS, PRECISIONS, SCHEDULES
 from landscape.recipes.table import RECIPES
@@ -233,6 +233,10 @@ def test_the_resources_of_ranks_are_checked_and_stay_in_the_command_that_goes_on
     assert not may_train_here(job, None), "only a cluster has them"
     with pytest.raises(JobError, match="worker_resources: must have a share up to 1, or a whole number, of a100"):
         make_job("lenet-digits", "r", {}, texts=True, worker_resources=["a100=1.5"])
+    with pytest.raises(JobError, match="worker_resources: must be amounts by name"):
+        train("lenet-digits", run="r", worker_resources=[3])
+    with pytest.raises(JobError, match="max_workers: must be at least 1"):
+        train("lenet-digits", run="r", max_workers=0)
 
 
 def test_what_is_trained_is_found_by_its_name(tmp_path, monkeypatch):
