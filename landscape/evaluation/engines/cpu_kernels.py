@@ -7,6 +7,7 @@ two or three times. The kernels are oneDNN's, as torch's own compiler calls them
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -98,6 +99,8 @@ class FusedLayer(nn.Module):
             return False
         if torch.is_grad_enabled():
             return False  # the kernel has no derivative
+        if dtype is torch.bfloat16 and not _computes_bfloat16():
+            return False
         if isinstance(self.layer, nn.Linear):
             return inputs.dim() > 1
         if inputs.dim() != 4 or residual is None:
@@ -112,6 +115,12 @@ class FusedLayer(nn.Module):
         if residual is not None:
             output = output + residual
         return torch.relu(output) if self.relu else output
+
+
+@functools.cache
+def _computes_bfloat16() -> bool:
+    """Whether the kernels of this processor compute in bfloat16; below AVX-512 they raise."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _kernel(name: str, overload: str = "default") -> Callable[..., Tensor]:
