@@ -193,7 +193,7 @@ def test_what_a_loaders_worker_raises_is_told_without_its_traceback():
             raise OSError("the disk is gone")
 
     with pytest.raises(JobError) as found:
-        chosen_rows(DataLoader(Failing(), batch_size=1, num_workers=1), 2, 0)
+        chosen_rows(DataLoader(Failing(), batch_size=1, num_workers=1, multiprocessing_context="fork"), 2, 0)
     line = str(found.value)
     assert line.startswith("data: batch 1 of Failing raised OSError: the disk is gone (")
     assert "test_sources.py:" in line
