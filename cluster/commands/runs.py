@@ -232,6 +232,8 @@ def rm(
     parts = [part for part, chosen in (("trajectory", trajectory), ("checkpoints", checkpoints)) if chosen]
     if names and parts:
         raise JobError(f"names: cannot be given with --{parts[0]}; give two commands")
+    if "" in names:  # often of an unset variable
+        raise JobError("names: must be names of landscapes, not ''; name none to remove the whole run")
     if not yes and not sys.stdin.isatty():
         raise JobError("yes: is needed where nobody can be asked; give --yes to remove without asking")
     if names:

@@ -133,6 +133,9 @@ class Folder(ABC):
 
     name: str
 
+    def __str__(self) -> str:
+        return self.name
+
     def place(self, path: str) -> str:
         """The whole path or URL of `path`."""
         return f"{self.name}/{path}"

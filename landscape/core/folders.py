@@ -75,7 +75,7 @@ def open_folder(run: Place) -> Folder:
     if isinstance(run, Folder):
         return run
     # An empty name, often of an unset variable, would mean the current directory; Path("") and Path(".") are equal.
-    if not str(run).strip() or run == Path():
+    if not str(run).removeprefix("file://").strip() or run == Path():
         raise JobError(f"run: must name a folder or URL, not {str(run)!r}; for the current directory give '.' as text")
     place = locate(str(run), Path.cwd())
     return open_objects(place) if "://" in place else LocalFolder(Path(place))

@@ -81,6 +81,19 @@ def test_what_cannot_be_done_ends_with_the_code_that_says_why(place, call):
     assert list(open_run(place)) == ["a", "b"]
 
 
+@pytest.mark.parametrize("words", [(), ("",), (" ",), ("file://",), ("--run", ""), ("", "a"), (".", "")])
+def test_rm_of_an_unset_variable_removes_nothing(place, call, monkeypatch, words):
+    """`landscape rm "$RUN" --yes`, where the current folder is a run, or holds files."""
+    monkeypatch.chdir(place)
+    code, said = call("rm", *words, "--yes")
+    assert (code, said.count("\n")) == (2, 1)
+    assert list(open_run(place)) == ["a", "b"]
+    (place.parent / "empty").mkdir()
+    monkeypatch.chdir(place.parent / "empty")
+    assert call("rm", ".", "--yes")[0] == 3
+    assert (place.parent / "empty").is_dir()
+
+
 def test_rm_of_a_run_lists_what_goes_and_asks(place, call):
     (place / "run.json").write_text('{"created": "2020-02-03T04:05:06+00:00"}')
     (place / "trajectory").mkdir()
