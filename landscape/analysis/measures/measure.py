@@ -140,6 +140,8 @@ def measure(
 ) -> WeightsMeasures:  # fmt: skip
     """The measures of some weights of a job's problem, over its samples.
 
+    Rows that need derivatives have no value, and say why, if the plan's batch norm has none.
+
     Args:
         label: the name of the weights in messages.
         first: the first snapshot of the run, to which layers are reset.
@@ -379,8 +381,8 @@ def first_state(prepared: PreparedJob, trajectory: Trajectory, origin: MeasuredO
 # The approximate cost of a set of weights in evaluations, to decide whether workers are worth starting: a gradient
 # costs about three, a Hessian product about seven.
 GRADIENT_EVALUATIONS, PRODUCT_EVALUATIONS = 3, 7
-USUAL_EVALUATIONS = LINES * len(COORDINATES) + 42 * GRADIENT_EVALUATIONS + 40 * PRODUCT_EVALUATIONS
-FURTHER_EVALUATIONS = 11 * GRADIENT_EVALUATIONS + 200 + 16 * 10
+USUAL_EVALUATIONS, USUAL_DERIVATIVES = LINES * len(COORDINATES), 42 * GRADIENT_EVALUATIONS + 40 * PRODUCT_EVALUATIONS
+FURTHER_EVALUATIONS, FURTHER_DERIVATIVES = 200 + 16 * 10, 11 * GRADIENT_EVALUATIONS
 LAYER_EVALUATIONS = LAYER_LINES * (2 * len(LAYER_DISTANCES) + 1)
 
 
@@ -523,7 +525,9 @@ class _Recording:
     def cost(self) -> int:
         """The approximate cost of a set of weights, in evaluations."""
         layers = len(layers_of(describe_parameters(self.prepared.problem.model))) if self.asked.layers else 0
-        return USUAL_EVALUATIONS + FURTHER_EVALUATIONS * self.asked.everything + LAYER_EVALUATIONS * layers
+        values = USUAL_EVALUATIONS + FURTHER_EVALUATIONS * self.asked.everything + LAYER_EVALUATIONS * layers
+        has_derivatives = not self.prepared.landscapes[0].plan.statistics.recalibrated
+        return values + has_derivatives * (USUAL_DERIVATIVES + FURTHER_DERIVATIVES * self.asked.everything)
 
     def has(self, origin: MeasuredOrigin) -> bool:
         """Whether all requested measures of these weights are recorded, with the same settings."""

@@ -49,6 +49,8 @@ from landscape.surface.record_entries import UNDECIDED, YES, ZERO
 # ----------------------------------------------------------------------------------------------------
 # The mean loss and its gradient beside the origin, their blocks computed by an executor.
 
+NO_DERIVATIVES = "left out: batch_norm: recalibrate has no derivatives, eval has"
+
 
 @dataclass(frozen=True, eq=False)
 class SlopeOfBlocks(WorkItem[tuple[float, Floats]]):
@@ -94,6 +96,15 @@ class Slope:
     samples: Samples
     gradients: int = 0
 
+    @property
+    def refusal(self) -> str:
+        """Why the loss has no derivatives under this plan, so that what needs them is left out; empty if it has."""
+        return NO_DERIVATIVES if self.setting.plan.statistics.recalibrated else ""
+
+    def left_out(self, *names: str) -> dict[str, MeasureRow]:
+        """The rows of measures that need derivatives, without values."""
+        return dict.fromkeys(names, MeasureRow(None, note=self.refusal))
+
     @cached_property
     def layout(self) -> ParameterLayout:
         """The places of the parameters in a vector.
@@ -138,6 +149,8 @@ WORST_STEPS = 20
 KESKAR_EPSILON, KESKAR_STEPS = 1e-3, 10  # Keskar et al. 2017, who use as many iterations of L-BFGS-B
 MOMENTUM = 0.75  # this, the first step and the halving rule: Croce and Hein 2020, as in Andriushchenko et al. 2023
 NO_GRADIENT = MeasureRow(None, note="the gradient of the loss is not finite there")
+STEPS_OF = {name: (f"{name} 1 step", f"{name} {WORST_STEPS} steps") for name in ("sam", "asam")}  # names of rows
+KESKAR = f"keskar {KESKAR_EPSILON:g}"
 FIRST_STEP = 2.0  # of the radius
 FIRST_CHECK, LEAST_CHECK, CHECK_SHORTER, ENOUGH_RISES = 0.22, 0.06, 0.03, 0.75
 
@@ -241,10 +254,12 @@ def sharpness(base: LineOrigin, slope: Slope) -> Worst:
 
     SAM: ‖ε‖ ≤ 0.05. ASAM: ‖ε/|θ|‖ ≤ 0.5, elementwise, which is invariant to rescaling layers of the same network.
     """
+    if slope.refusal:
+        return Worst(slope.left_out(*STEPS_OF["sam"], *STEPS_OF["asam"]), {})
     theta = np.abs(slope.layout.vector(slope.setting.origin))
     offsets, without, broken = dict[str, Floats](), dict[str, MeasureRow](), dict[str, int]()
     for name, region in (("sam", Region(np.full(len(theta), SAM_RHO))), ("asam", Region(ASAM_RHO * theta))):
-        names = f"{name} 1 step", f"{name} {WORST_STEPS} steps"
+        names = STEPS_OF[name]
         try:
             *found, broken[names[1]] = ascend(slope, region, WORST_STEPS)
             offsets |= dict(zip(names, found, strict=True))
@@ -264,19 +279,20 @@ def _bound(row: MeasureRow, broken: int, steps: int) -> MeasureRow:
 
 def keskar(base: LineOrigin, slope: Slope) -> Worst:
     """100·(max L(θ + ε) − L(θ))/(1 + L(θ)) over |εᵢ| ≤ 10⁻³·(|θᵢ| + 1) (Keskar et al. 2017, A = I)."""
+    if slope.refusal:
+        return Worst(slope.left_out(KESKAR), {})
     theta = np.abs(slope.layout.vector(slope.setting.origin))
-    name = f"keskar {KESKAR_EPSILON:g}"
     try:
         _, best, broken = ascend(slope, Region(KESKAR_EPSILON * (theta + 1), "linf"), KESKAR_STEPS)
     except NotFiniteGradient:
-        return Worst({name: NO_GRADIENT}, {})
+        return Worst({KESKAR: NO_GRADIENT}, {})
     (values,) = base.along([partial(slope.layout.tensors, best)], [(0.0, 1.0)])
     loss, high = mean_of(values).tolist()
     factor = 100 / (1 + loss)
-    row = rises_at(base, slope.layout, {name: best}).rows[name]
+    row = rises_at(base, slope.layout, {KESKAR: best}).rows[KESKAR]
     stderr = None if row.stderr is None else factor * row.stderr
     found = row_of(factor * (high - loss), stderr)
-    return Worst({name: _bound(found, broken, KESKAR_STEPS) if broken else found}, {})
+    return Worst({KESKAR: _bound(found, broken, KESKAR_STEPS) if broken else found}, {})
 
 
 def rises_at(base: LineOrigin, layout: ParameterLayout, offsets: dict[str, Floats]) -> Worst:
@@ -330,6 +346,8 @@ def curvature_rows(slope: Slope, loss: float, kept: KeptSteps | None = None) -> 
         loss: L(θ), which determines the step of second differences.
         kept: the kept Lanczos steps; default: none.
     """
+    if slope.refusal:
+        return Curved(slope.left_out(*CURVATURE_NAMES), {})
     size, setting = slope.layout.size, slope.setting
     try:
         refuse_large_bases(size, STEPS)

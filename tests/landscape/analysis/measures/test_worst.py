@@ -227,3 +227,42 @@ def test_where_the_gradient_is_not_finite_no_direction_is_taken_for_the_worst(tm
     assert found.rows["lambda max"] == MeasureRow(None, note="the Hessian is not finite there")
     assert found.rows["loss"].value == 1
     assert "sam 1 step" not in found.samples
+
+
+def test_recalibrated_statistics_give_the_rises_and_leave_out_what_needs_derivatives(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2)).double()
+    x = torch.randn(64, 3, dtype=torch.float64)
+    labels = (x[:, 0] > 0).long()
+    problem = Problem.supervised(model, (x, labels), metrics=["accuracy"])
+    context = scene_of(tmp_path, problem, batch_norm="recalibrate", num_samples=64, batch_size=64)
+    found = measured(context, asked=ExtraMeasures(layers=True, everything=True))
+
+    def loss() -> float:
+        """With the mean and the unbiased variance of all 64 samples, which are one batch."""
+        hidden = model[0](x)
+        normed = (hidden - hidden.mean(0)) / (hidden.var(0, unbiased=True) + model[1].eps).sqrt()
+        outputs = model[3](torch.tanh(normed * model[1].weight + model[1].bias))
+        return float(nn.functional.cross_entropy(outputs, labels))
+
+    rises = []
+    with torch.no_grad():
+        own = {name: value.clone() for name, value in model.named_parameters()}
+        at = loss()
+        for draw in draws_of(context.base.origin, context.infos):
+            around = []
+            for c in (-0.5, 0.5):
+                for name, value in model.named_parameters():
+                    value.copy_(own[name] + c * draw().get(name, torch.zeros(1)))
+                around.append(loss())
+            rises.append(sum(around) / 2 - at)
+    assert found.rows["loss"].value == pytest.approx(at, rel=1e-6)
+    assert found.rows["rise 0.5"].value == pytest.approx(np.mean(rises), rel=1e-5)
+    left_out = {name for name, row in found.rows.items() if row.note.startswith("left out: ")}
+    assert left_out == {f"{name} {steps}" for name in ("sam", "asam") for steps in ("1 step", "20 steps")} | {
+        "lambda max", "lambda min", "trace", "keskar 0.001",
+    }  # fmt: skip
+    assert all(found.rows[name].value is None for name in left_out)
+    assert {"average 0.01", "adaptive average 0.1", "1/sigma^2"} < set(found.rows)
+    assert set(found.layers) == {"0", "3"}
+    assert set(found.samples) == {"loss", "rises", "weights"}
