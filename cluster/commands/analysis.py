@@ -1,4 +1,4 @@
-"""The analysis of landscapes and networks: `landscape compare`, `check`, `inspect`, `measure` and `connect`."""
+"""The analysis of landscapes and networks: `landscape compare`, `check`, `inspect` and `connect`."""
 
 from __future__ import annotations
 
@@ -18,18 +18,25 @@ from cluster.commands.output import (
     WorkerOptions,
     Workers,
     read_bound_job,
-    read_job_file,
     show,
 )
-from cluster.runtime.console import ProgressDisplay, align, divert_stdout
+from cluster.runtime.console import align, divert_stdout
 from cluster.runtime.logs import bind, write_remark
 from cluster.runtime.options import Flag, MaybeNumber, MaybeWhole, given_options
-from landscape.core.errors import DONE, FAILED, PARTIAL, JobError, LandscapeError, NotFoundError, message_of, quoted
+from landscape.core.errors import (
+    DONE,
+    FAILED,
+    PARTIAL,
+    JobError,
+    LandscapeError,
+    NotFoundError,
+    message_of,
+    quoted,
+)
 
 if TYPE_CHECKING:
     from landscape.analysis.connect.connect import Connection, Values1D
     from landscape.analysis.quantised import Side
-    from landscape.job.job import Job
     from landscape.surface.barriers import Barrier
     from landscape.surface.record_entries import Checks
 
@@ -290,65 +297,6 @@ def _coordinates(text: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise JobError(f"at: must be a number for each axis, such as --at=0.3,-0.7, not {quoted(text)}") from None
-
-
-CAVEAT = (
-    "These numbers describe these weights on these samples. Sharpness does not track generalisation well, sometimes "
-    "inversely (Andriushchenko et al. 2023)."
-)
-
-
-def measure(
-    run: str,
-    *,
-    origins: str | None = None,
-    layers: Flag = False,
-    all: Flag = False,
-    json: Json = False,
-    callback: Callback = AS_RECORDED,
-    who: Workers = ANYONE,
-) -> None:
-    """Measure how the loss rises around weights: along lines, in the worst case, by curvature, with intervals.
-
-    The table is kept in RUN/measures.json; what is measured already is not measured again.
-
-    Parameters
-    ----------
-    run
-        The run folder or URL, or a YAML job file. Of a run the samples and the precision of its first landscape are
-        taken.
-    origins
-        Which weights, separated by commas: last, first, all (every snapshot), problem, epoch-N or step-N, a file of
-        weights. Default: last where the run has a trajectory, else problem.
-    layers
-        Also how the loss rises when one layer alone moves, and when it goes back to the first snapshot.
-    all
-        Also Keskar's sharpness, average cases under noise, and the noise that the error bears.
-    """
-    who.check()
-    from landscape.analysis.measures.measure import ExtraMeasures, origins_of, record
-    from landscape.model.snapshots import read_trajectory
-    from landscape.views.prepare.tables import lines_of
-
-    with divert_stdout(), ProgressDisplay() as display:
-        job = _job(run, callback)
-        bind(run=job.run_path)
-        trajectory = read_trajectory(job.run_path)
-        chosen = origins_of(origins, trajectory, Path.cwd())
-        table = record(job, chosen, trajectory, ExtraMeasures(layers, all), who.executor, display).document()
-    show(table, json, "\n".join([*lines_of(table), CAVEAT]))
-
-
-def _job(run: str, callback: CallbackOptions) -> Job:
-    """The job by which weights are measured: that of a job file, or of the run's first landscape."""
-    from landscape.analysis.measures.measure import job_of_file, job_of_run
-    from landscape.store.results import open_run
-
-    if Path(run).is_file():
-        if callback.problem or callback.folder:
-            raise JobError("problem: goes with a run, not with a job file, which names its own; leave it out")
-        return job_of_file(read_job_file(Path(run)))
-    return job_of_run(open_run(run).path, callback.problem, callback.folder)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -13,8 +13,9 @@ from typing import Any
 
 from cyclopts import App
 
-from cluster.commands.analysis import check, compare, connect, inspect, measure
+from cluster.commands.analysis import check, compare, connect, inspect
 from cluster.commands.doctor import doctor
+from cluster.commands.measure import measure
 from cluster.commands.output import Paragraphs, exit_code_of
 from cluster.commands.publish import export, serve, view
 from cluster.commands.run import bench, demo, pack, plan, run

@@ -1,15 +1,13 @@
-"""Measure weights of a run: all measures of one set of weights, the job that says how, and recording them."""
+"""Measure weights of a run: all measures of one set of weights, and recording them."""
 
 from __future__ import annotations
 
 import logging
 import math
-import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -38,6 +36,7 @@ from landscape.analysis.measures.lines import (
     samples_of,
     weights_of,
 )
+from landscape.analysis.measures.requested import MeasuredOrigin, at_origin
 from landscape.analysis.measures.worst import (
     ASAM_RHO,
     LAYER_DISTANCES,
@@ -67,23 +66,18 @@ from landscape.compute.executor import (
 from landscape.compute.landscape_context import Weights
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
-from landscape.compute.recorded_job import Callback, recorded_fields, recorded_folder
 from landscape.core.errors import Interrupted, JobError, LandscapeError, quoted
-from landscape.core.folders import locate
 from landscape.core.grid import Floats
 from landscape.core.lock import living_driver, measuring_lock
 from landscape.core.plan import Plan
 from landscape.core.progress import Observer, Progress, stage
 from landscape.core.text import digest, finite_or_none
-from landscape.core.validation import ranges
 from landscape.evaluation.reduction import Values
 from landscape.job.directions.base import DEFAULT_IGNORE
 from landscape.job.job import Job
-from landscape.model.packed_snapshots import logged_beyond
 from landscape.model.parameters import State, describe_parameters, refuse_not_finite, state_digest
 from landscape.model.snapshots import Trajectory
-from landscape.store.landscape import LandscapeStore
-from landscape.store.runs import landscape_names, refuse_unwritable, write_error
+from landscape.store.runs import refuse_unwritable, write_error
 
 # ----------------------------------------------------------------------------------------------------
 # All measures of one set of weights, in the order of their computation.
@@ -219,118 +213,6 @@ def _samples(
 
 log = logging.getLogger("landscape")
 Answer = TypeVar("Answer")
-NAME = "measured"
-NUMBERED = re.compile(r"(?:(epoch|step)-)?([0-9]{1,15})")
-
-
-@dataclass(frozen=True)
-class MeasuredOrigin:
-    """A set of weights to measure.
-
-    Attributes:
-        reference: its name in jobs.
-        number: of the snapshot; None for other weights.
-    """
-
-    reference: int | str
-    label: str
-    number: int | None = None
-    unit: str = ""
-
-    def state(self, prepared: PreparedJob, trajectory: Trajectory) -> State:
-        """Its weights, read anew each time, as all snapshots of a run may not fit the memory.
-
-        Raises:
-            LandscapeError: they cannot be read, or do not fit the model.
-        """
-        return Weights(prepared.problem, trajectory, prepared.job.folder).state(self.reference)
-
-
-def job_of_run(run: str, problem: Callback | None = None, folder: Path | None = None) -> Job:
-    """The job by which the weights of a run are measured: samples and arithmetic are those of its first landscape.
-
-    Raises:
-        JobError: no job has computed a landscape of the run, or its callback cannot be found.
-    """
-    stores = [LandscapeStore.open(run, name) for name in landscape_names(run)]
-    computed = [store for store in stores if not store.record.is_imported and store.job.landscapes]
-    if not computed:
-        raise JobError(
-            f"run {quoted(run)} has no landscape whose job says how it is evaluated; name the job file instead"
-        )
-    store = computed[0]
-    return job_to_measure(recorded_fields(run, store, problem), folder or recorded_folder(store))
-
-
-def job_of_file(job: Job) -> Job:
-    """The same for a job that need not have been run."""
-    return job_to_measure({name: getattr(job, name) for name in job.model_fields_set}, job.folder)
-
-
-def job_to_measure(fields: Mapping[str, Any], folder: Path, origin: int | str | None = None) -> Job:
-    """A job with one small landscape, which is never stored: it says how weights are evaluated."""
-    # Slopes and curvatures belong to the unrounded network, and so must all other measures.
-    left_out = ("landscapes", "tile", "keep_samples", "quantise")
-    usable = {key: value for key, value in fields.items() if key in Job.model_fields and key not in left_out}
-    taken = {name.lower() for name in landscape_names(locate(str(usable["run"]), folder))}
-    name = NAME
-    while name in taken:
-        name += "-"
-    spec = {"name": name, "size": 3, "directions": [{"kind": "random"}], "origin": origin}
-    given = {key: value for key, value in usable.items() if value is not None}
-    return Job(**given, landscapes=[{key: value for key, value in spec.items() if value is not None}]).in_folder(folder)
-
-
-def at_origin(job: Job, origin: MeasuredOrigin) -> Job:
-    """The same job with another origin, so that no other weights are read."""
-    fields = {name: getattr(job, name) for name in job.model_fields_set}
-    return job_to_measure(fields, job.folder, origin.reference)
-
-
-def origins_of(text: str | None, trajectory: Trajectory, folder: Path) -> list[MeasuredOrigin]:
-    """The weights that `last,epoch-1,FILE` names; default: the last snapshot, else those of the callback.
-
-    Raises:
-        JobError: one of them is unknown; the message lists the known ones.
-    """
-    if text is None:
-        text = "last" if trajectory.numbers else "problem"
-    words = [word.strip() for word in text.split(",")]
-    origins = [origin for word in words for origin in _origins(word, trajectory, folder)]
-    return list({origin.label: origin for origin in origins}.values())
-
-
-def _origins(word: str, trajectory: Trajectory, folder: Path) -> list[MeasuredOrigin]:
-    numbers, unit = trajectory.numbers, trajectory.unit
-    if word in ("all", "last", "first"):
-        if not numbers:
-            raise JobError(
-                f"origins: {word} needs a trajectory, and the run has none; name problem, or a file of weights"
-            )
-        later = logged_beyond(trajectory, trajectory.snapshots[-1]) if word == "last" else ""
-        if later:
-            log.warning(
-                "origins: %s %d is the last snapshot, and training went on to %s, whose weights no snapshot has",
-                unit, numbers[-1], later,
-            )  # fmt: skip
-        chosen = {"all": numbers, "last": numbers[-1:], "first": numbers[:1]}[word]
-        return [_snapshot(number, unit) for number in chosen]
-    if word == "problem":
-        return [MeasuredOrigin("problem", "problem")]
-    numbered = NUMBERED.fullmatch(word)
-    if numbered and numbered[1] in (None, unit) and int(numbered[2]) in numbers:
-        return [_snapshot(int(numbered[2]), unit)]
-    if not numbered and Path(locate(word, folder)).is_file():
-        return [MeasuredOrigin(word, word)]
-    there = f"{unit}s {ranges(numbers)}" if numbers else "no snapshots"
-    raise JobError(
-        f"origins: must be last, first, all, problem, {unit}-N or a file of weights, not {quoted(word)}; "
-        f"the run has {there}"
-    )
-
-
-def _snapshot(number: int, unit: str) -> MeasuredOrigin:
-    return MeasuredOrigin(number, f"{unit} {number}", number, unit)
 
 
 def settings_of(prepared: PreparedJob) -> dict[str, Any]:

@@ -479,6 +479,36 @@ def title_of(name: str, rho: Mapping[str, Any] | None = None) -> str:
     return TITLES.get(name) or (PREFIXES[start].format(size_text) if start in PREFIXES else name)
 
 
+def samples_measured(measures: Mapping[str, Any]) -> str:
+    """The samples and the arithmetic of `measures.json` in words.
+
+    >>> samples_measured({"settings": {"num_samples": 64, "seed": 0, "precision": "float32", "batch_norm": "eval"}})
+    '64 samples of seed 0, float32, batch_norm eval'
+    """
+    settings = mapping(measures.get("settings"))
+    count, seed, precision, mode = (settings.get(name) for name in ("num_samples", "seed", "precision", "batch_norm"))
+    return f"{count} samples of seed {seed}, {precision}, batch_norm {mode}"
+
+
+def overview_lines(runs: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+    """A row for each set of weights of several runs, by the label of the run, as lines of plain text."""
+    head = ("run", "weights", *map(title_of, CURVES), "on")
+    rows = []
+    for label, measures in runs:
+        for weights, entry in _entries(measures):
+            of_entry = dict(_rows(entry))
+            values = [_with_half(of_entry.get(name, {})) for name in CURVES]
+            rows.append((label, weights, *values, samples_measured(measures)))
+    return _aligned([head, *rows], [""] * len(rows))
+
+
+def _with_half(row: Mapping[str, Any]) -> str:
+    value, half = finite_or_none(row.get("value")), _half(row)
+    if value is None:
+        return bound_text(row) or "–"
+    return number_text(value) + ("" if half is None else f" ± {number_text(half, 2)}")
+
+
 def lines_of(measures: Mapping[str, Any]) -> list[str]:
     """The tables as lines of plain text."""
     lines = []

@@ -28,7 +28,7 @@ def test_snapshots_are_measured_once_and_kept(write_job, call, tmp_path):
     snapshots(tmp_path / "run", range(1, 4))
     code, out, _ = call("measure", job, "--origins", "epoch-1,last", "--serial", "--layers", "--all")
     assert code == 0
-    assert out.startswith("epoch 1\n  measure")
+    assert out.startswith("20 samples of seed 0, float32, batch_norm eval\nepoch 1\n  measure")
     for word in ("rise at 0.25", "layer ", "Andriushchenko et al. 2023"):
         assert word in out
     written = (tmp_path / "run" / "measures.json").read_bytes()
@@ -114,6 +114,66 @@ def test_what_was_measured_is_compared(write_job, call, tmp_path):
         assert (found, out) == (code, ""), words
         assert told in said
         assert said.count("\n") <= 2
+
+
+SMALL = {"size": 3, "directions": [{"kind": "file", "path": "d1.safetensors"}]}
+
+
+def test_the_samples_are_those_that_are_named_and_never_those_of_any_landscape(write_job, call, tmp_path):
+    """Two jobs wrote one run: one landscape of 20 samples of seed 0, and one of 18 of seed 3."""
+    for name, fields in (("a", {}), ("b", {"num_samples": 18, "seed": 3})):
+        run(read_job(write_job(batch_size=20, tile=3, landscapes=[{"name": name, **SMALL}], **fields)))
+        if name == "a":
+            alone = call("measure", tmp_path / "run", "--serial")
+    assert (alone.code, alone.out.splitlines()[0]) == (0, "20 samples of seed 0, float32, batch_norm eval")
+    place = tmp_path / "run"
+    kept = (place / "measures.json").read_bytes()
+    code, out, said = call("measure", place, "--serial")
+    assert (code, out, said.count("\n")) == (2, "", 1)
+    assert "landscape: must be named, since the landscapes of run" in said
+    assert "differ in num_samples (20 of a, 18 of b), seed (0 of a, 3 of b); give the one to measure as, or" in said
+    assert call("measure", place, "--serial", "--samples", "17")[0] == 2  # the seeds differ still
+    assert call("measure", place, "--landscape", "c")[0] == 3
+    assert (place / "measures.json").read_bytes() == kept
+    for words, told in (
+        (("--landscape", "b"), "18 samples of seed 3"),
+        (("--samples", "17", "--seed", "1"), "17 samples of seed 1"),
+        (("--landscape", "a", "--samples", "16"), "16 samples of seed 0"),
+    ):
+        code, out, _ = call("measure", place, "--serial", *words)
+        assert (code, out.splitlines()[0]) == (0, f"{told}, float32, batch_norm eval")
+        settings = json.loads((place / "measures.json").read_text())["settings"]
+        assert told == f"{settings['num_samples']} samples of seed {settings['seed']}"
+    code, _, said = call("measure", tmp_path / "job.yaml", "--landscape", "a", "--serial")
+    assert (code, "landscape: goes with a run, not with a job file" in said) == (2, True)
+
+
+def test_several_runs_are_measured_in_one_call_and_one_that_fails_loses_no_other(write_job, call, tmp_path):
+    places = []
+    for name in ("one", "other"):
+        folder = tmp_path / name
+        job = write_job(folder=folder, batch_size=20, tile=3, landscapes=[{"name": "a", **SMALL}])
+        run(read_job(job))
+        snapshots(folder / "run", range(1, 3) if name == "one" else range(4, 5))
+        places.append(folder / "run")
+    one, other = places
+    code, out, said = call("measure", one, tmp_path / "absent", other, "--serial")
+    assert code == 4
+    assert "absent' does not exist" in said
+    head, first, second, *rest = out.splitlines()
+    assert head.split()[:5] == ["run", "weights", "loss", "rise", "at"]
+    assert [line.split()[:3] for line in (first, second)] == [["one/run", "epoch", "2"], ["other/run", "epoch", "4"]]
+    assert all("20 samples of seed 0" in line and " ± " in line for line in (first, second))
+    assert len(rest) == 1
+    for place, label in ((one, "epoch 2"), (other, "epoch 4")):
+        assert list(json.loads((place / "measures.json").read_text())["origins"]) == [label]
+    code, out, _ = call("measure", *places, tmp_path / "absent", "--origins", "last", "--serial", "--json")
+    found = json.loads(out)["runs"]
+    assert [row["run"] for row in found] == [str(one), str(other), str(tmp_path / "absent")]
+    assert found[0]["origins"] == json.loads((one / "measures.json").read_text())["origins"]
+    assert (code, set(found[2])) == (4, {"run", "error"})
+    assert call("measure", *places, "--serial")[0] == 0
+    assert call("measure", tmp_path / "absent", tmp_path / "neither")[:2] == (3, "")
 
 
 REFUSED = [

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cluster.runtime.status import training_lines
-from landscape.analysis.measures.measure import origins_of
+from landscape.analysis.measures.requested import origins_of
 from landscape.core.lock import training_lock
 from landscape.model.history import log_end, training_state
 from landscape.model.run_files import DONE, Launch, write_launch

@@ -11,7 +11,7 @@ from small_models import conv_problem, make_job, quadratic_problem
 from torch import nn
 
 from landscape import JobError, Problem, extend, open_run, run
-from landscape.analysis.measures.measure import job_of_file, job_of_run
+from landscape.analysis.measures.requested import job_of_file, job_of_run
 from landscape.compute.prepare import prepare
 from landscape.core.errors import Interrupted
 from landscape.core.plan import Plan
