@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from landscape.model.checkpoint_import import import_checkpoints
     from landscape.model.snapshots import read_trajectory
     from landscape.problem.terms import Problem
+    from landscape.store.compact import compact_landscape
     from landscape.store.importing import import_surface
     from landscape.store.resampling import Bootstrap, bootstrap, by_class, subset
     from landscape.store.results import Run, open_run, remove_landscape, remove_run, rename_landscape
@@ -50,6 +51,7 @@ _HOMES = {
     "model.checkpoint_import": ("import_checkpoints",),
     "model.snapshots": ("read_trajectory",),
     "problem.terms": ("Problem",),
+    "store.compact": ("compact_landscape",),
     "store.importing": ("import_surface",),
     "store.resampling": ("Bootstrap", "bootstrap", "by_class", "subset"),
     "store.results": ("Run", "open_run", "remove_landscape", "remove_run", "rename_landscape"),
@@ -87,6 +89,7 @@ __all__ = [
     "TrajectoryCollector",
     "bootstrap",
     "by_class",
+    "compact_landscape",
     "extend",
     "import_checkpoints",
     "import_surface",

@@ -19,7 +19,19 @@ from cluster.commands.measure import measure
 from cluster.commands.output import Paragraphs, exit_code_of
 from cluster.commands.publish import export, serve, view
 from cluster.commands.run import bench, demo, pack, plan, run
-from cluster.commands.runs import extend, import_, import_surface, init, list_, refine, rename, rm, status, validate
+from cluster.commands.runs import (
+    compact,
+    extend,
+    import_,
+    import_surface,
+    init,
+    list_,
+    refine,
+    rename,
+    rm,
+    status,
+    validate,
+)
 from cluster.commands.submit import cancel, logs, submit, train
 from cluster.runtime.logs import choose_format, common_options, configure, is_supervised, tell_unraisable
 from landscape import __version__
@@ -41,6 +53,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "list": list_,
     "rm": rm,
     "rename": rename,
+    "compact": compact,
     "extend": extend,
     "measure": measure,
     "refine": refine,

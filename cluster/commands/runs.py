@@ -1,4 +1,4 @@
-"""The commands `landscape init`, `list`, `status`, `validate`, `import`, `rename`, `rm`, `extend` and `refine`."""
+"""`landscape init`, `list`, `status`, `validate`, `import`, `rename`, `compact`, `rm`, `extend` and `refine`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cluster.commands.output import ANYONE, AS_RECORDED, Callback, JobRunner, Js
 from cluster.runtime.console import align, divert_stdout
 from cluster.runtime.logs import write_remark
 from cluster.runtime.options import Duration, Flag, MaybeWhole, Words
-from landscape.core.errors import DONE, FAILED, JobError, LandscapeError, NotFoundError, flat, quoted
+from landscape.core.errors import DONE, FAILED, PARTIAL, JobError, LandscapeError, NotFoundError, flat, quoted
 from landscape.core.text import seconds_text
 
 if TYPE_CHECKING:
@@ -198,6 +198,45 @@ def rename(run: str, name: str, new: str) -> None:
 
     rename_landscape(run, name, new)
     write_remark(f"{flat(name)} is {flat(new)} now; a job that goes on with it needs `name: {flat(new)}`", "renamed")
+
+
+def compact(run: str, name: str | None = None) -> int:
+    """Store landscapes that are complete in few files, for file systems that count them; every value stays as it is.
+
+    The files are copied, compared with the old ones, and then put in their place at one moment. Killed in the middle,
+    the landscape is whole, and the same command goes on. Refused where a driver writes the run, and where the landscape
+    is incomplete, or is being extended or refined. Without NAME, exit code 4 where some could not be compacted.
+
+    Parameters
+    ----------
+    run
+        The run folder or URL.
+    name
+        The landscape; default: all of the run.
+    """
+    from landscape.store.compact import compact_landscape
+    from landscape.store.results import open_run
+
+    opened, code = open_run(run), DONE
+    names = list(opened) if name is None else [name]
+    if not names:
+        raise NotFoundError(f"run {quoted(opened.path, 300)} holds no landscape; `landscape run JOB` computes one")
+    for one in names:
+        try:
+            found = compact_landscape(opened.path, one)
+        except JobError as error:
+            if name is not None:
+                raise
+            write_remark(str(error), "not compacted", landscape=one)
+            code = PARTIAL
+            continue
+        did = (
+            f"{found.files_before} files are {found.files} now"
+            if found.files < found.files_before
+            else (f"{found.files} files, no fewer to be had")
+        )
+        write_remark(f"{flat(one)}: {did}", "compacted", landscape=one)
+    return code
 
 
 def rm(

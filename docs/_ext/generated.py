@@ -95,6 +95,7 @@ GROUPS = {
         "landscape.remove_landscape",
         "landscape.remove_run",
         "landscape.rename_landscape",
+        "landscape.compact_landscape",
         "landscape.import_surface",
     ),
     "Errors": ("landscape.LandscapeError", "landscape.JobError", "landscape.NotFoundError"),

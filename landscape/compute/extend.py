@@ -202,8 +202,9 @@ def extension_job(
         spec |= _wider_axes(store, step.ranges)
     if step.num_samples is not None:
         recorded["num_samples"] = step.num_samples
-    # The same tiles, unless the losses of more samples need smaller ones.
-    tile = within_tile_bytes(store.tile_shape, recorded["num_samples"] if store.record.keep_samples else 0)
+    # The same tiles, unless the losses of more samples need smaller ones; workers share them, so not those of a
+    # compacted landscape.
+    tile = within_tile_bytes(store.computed_tile, recorded["num_samples"] if store.record.keep_samples else 0)
     recorded |= {"landscapes": [spec], "engine": "auto", "batch_size": None, "tile": list(reversed(tile))}
     job = job_of(recorded)
     if step.num_samples is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from landscape.compute.identity import changes, recorded_plan
 from landscape.core.errors import JobError, LandscapeError, quoted
-from landscape.core.grid import Floats, Grid, Index, Tile, overlap, tile_at
+from landscape.core.grid import Floats, Grid, Index, Tile
 from landscape.core.plan import Plan
 from landscape.evaluation.feed import batching_of
 from landscape.evaluation.reduction import PARTS, Before
@@ -214,18 +213,14 @@ class Extension:
         arrays = self.store.arrays
         beside = arrays[name].shape[len(self.shape) :]
         values = np.full((*tile.shape, *beside), np.nan, arrays[name].dtype)
-        starts = [place - first for place, first in zip(tile.start, self.offset, strict=True)]
-        stops = [place - first for place, first in zip(tile.stop, self.offset, strict=True)]
-        inside = [(max(a, 0), min(b, n)) for a, b, n in zip(starts, stops, self.shape, strict=True)]
-        if all(a < b for a, b in inside):
-            edges = arrays.tile_shape
-            ranges = [range(a // edge, -(-b // edge)) for (a, b), edge in zip(inside, edges, strict=True)]
-            chunks = ((*index, *(0,) * len(beside)) for index in itertools.product(*ranges))
-            for index, chunk, _ in arrays.reader(name).read(chunks):
-                if chunk is None:
-                    raise self._damaged(name, index)
-                in_tile, in_chunk = overlap(starts, stops, tile_at(index[: len(edges)], self.shape, edges))
-                values[in_tile] = chunk[in_chunk]
+        starts, stops = (
+            [place - first for place, first in zip(ends, self.offset, strict=True)] for ends in (tile.start, tile.stop)
+        )
+        low = tuple(max(start, 0) for start in starts)
+        high = tuple(min(stop, size) for stop, size in zip(stops, self.shape, strict=True))
+        if all(a < b for a, b in zip(low, high, strict=True)):
+            inside = tuple(slice(a - first, b - first) for a, b, first in zip(low, high, starts, strict=True))
+            values[inside] = arrays.over(name, low, high)
         return values.reshape(tile.points, *beside)
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from zarr.abc.store import Store
 
-from landscape.core.errors import JobError, quoted
-from landscape.core.grid import Floats, Grid, Index, Tile, points_per_tile, tile_at, tile_counts
+from landscape.core.errors import JobError, LandscapeError, quoted
+from landscape.core.grid import Floats, Grid, Index, Tile, overlap, points_per_tile, tile_at, tile_counts
 from landscape.store.chunk_io import ChunkReader
 from landscape.store.documents import DescribedArray, Documents, Expected
 from landscape.store.format import StoredArray, path_moment_rows, rows_written, with_stderr
@@ -254,6 +254,27 @@ class LandscapeArrays:
     def values(self, name: str) -> NDArray[Any]:
         """A whole array, with the fill value for absent and damaged chunks."""
         return self.reader(name).whole()[0]
+
+    def over(self, name: str, start: Index, stop: Index) -> NDArray[Any]:
+        """The values of an array over the points from `start` to before `stop`, whatever tiles they lie in.
+
+        Raises:
+            LandscapeError: a chunk of them is absent or damaged.
+        """
+        array, edges = self[name], self.tile_shape
+        beside = array.shape[len(edges) :]  # such as moments, which a chunk holds all of
+        values = np.empty((*(b - a for a, b in zip(start, stop, strict=True)), *beside), array.dtype)
+        ranges = [range(a // edge, -(-b // edge)) for a, b, edge in zip(start, stop, edges, strict=True)]
+        chunks = ((*index, *(0,) * len(beside)) for index in itertools.product(*ranges))
+        for index, chunk, _ in self.reader(name).read(chunks):
+            if chunk is None:
+                raise LandscapeError(
+                    f"landscape {quoted(self.name)}: {name} chunk {'/'.join(map(str, index))} is damaged; run its own "
+                    "job, which mends it"
+                )
+            here, in_chunk = overlap(start, stop, self.tile(index[: len(edges)]))
+            values[here] = chunk[in_chunk]
+        return values
 
     def read_checked(self, name: str, expected: Set[Index] = frozenset()) -> CheckedArray:
         """An array with its damaged chunks: those whose checksum fails, and those of `expected` that are absent."""

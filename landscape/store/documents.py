@@ -121,10 +121,10 @@ def _digest(identity: Any) -> str:
 
 
 def is_same(first: Any, second: Any) -> bool:
-    """Whether two documents are of the same landscape, whatever their progress."""
+    """Whether two documents are of the same landscape in the same tiles, whatever their progress."""
     if not isinstance(first, dict) or not isinstance(second, dict):
         return False
-    equal = all(first.get(name) == second.get(name) for name in (*ESSENTIAL, "imported"))
+    equal = all(first.get(name) == second.get(name) for name in (*ESSENTIAL, "imported", "computed_tile"))
     return equal and _created(first) == _created(second)
 
 

@@ -322,6 +322,12 @@ class LandscapeStore:
         return self.arrays.tile_shape
 
     @property
+    def computed_tile(self) -> Index:
+        """Points per dimension of a tile when they were computed; a compacted landscape is stored in larger ones."""
+        recorded = self.record.computed_tile
+        return recorded if len(recorded) == len(self.shape) and all(recorded) else self.tile_shape
+
+    @property
     def tile_count(self) -> int:
         """The number of its tiles, computed or not."""
         return self.arrays.tile_count

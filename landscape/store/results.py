@@ -367,7 +367,7 @@ def remove_landscapes(
         NotFoundError, LandscapeError: as in `remove_landscape`.
     """
     path = open_run(run).path
-    _refuse_driven(path)
+    refuse_driven(path)
     extensions = [begun_extension(path, name) for name in names]
     removed = list(dict.fromkeys([*names, *(name for name in extensions if name is not None)]))
     for name in removed:
@@ -419,7 +419,7 @@ def remove_run(
         raise JobError(f"parts: must be {TRAJECTORY} or {CHECKPOINTS}, not {quoted(unknown[0])}")
     path = open_run(run).path
     contents_of(path)  # refuses what is no run before a lock is put there
-    _refuse_driven(path)
+    refuse_driven(path)
     _refuse_used(path)
     try:
         contents = _removable_contents(path, parts)
@@ -533,7 +533,7 @@ def rename_landscape(run: str | Path, name: str, new: str) -> None:
         rename_stored(path, name, new)
 
 
-def _refuse_driven(run: str) -> None:
+def refuse_driven(run: str) -> None:
     """Refuse a run that a driver writes, before the user is asked to confirm.
 
     Raises:

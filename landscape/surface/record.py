@@ -101,6 +101,7 @@ class Record:
     found_range: FoundRange | None = None  # None if the job or its axes give the range
     level: LevelRecord | None = None  # of a refinement; None for a landscape itself
     imported: ImportRecord | None = None  # of a landscape that no job computed
+    computed_tile: tuple[Count, ...] = ()  # points per dimension of a tile, if the stored ones have become larger
     origin_loss: Real | None = None
     origin_loss_stderr: Real | None = None
     guessing: Real | None = None  # the loss of the best constant guess; None if unknown

@@ -71,6 +71,26 @@ def test_rename_says_what_a_job_needs(place, call):
     assert list(open_run(place)) == ["z", "b"]
 
 
+def test_compact_says_how_many_files_there_were_and_status_and_validate_find_all_points(place, call, capsys):
+    spec = {"name": "c", "size": 9}
+    run(make_job(place, quadratic_problem, [spec], tile=3))
+    assert call("compact", place, "c") == (0, "c: 60 files are 20 now\n")
+    assert call("compact", place) == (0, "".join(f"{name}: 20 files, no fewer to be had\n" for name in "acb"))
+    for name in ("status", "validate"):
+        sys.argv[1:] = [name, str(place), "--json"]
+        assert command() == 0
+        found = json.loads(capsys.readouterr().out)
+        assert [row["name"] for row in found["landscapes"]] == ["a", "c", "b"]
+    (place / "landscapes.zarr" / "a" / "loss" / "c" / "0" / "0").write_bytes(b"")
+    code, said = call("compact", place)
+    assert code == 4
+    assert "landscape 'a' cannot be compacted: a chunk of it is damaged; run its own job first\n" in said
+    assert call("compact", place, "a")[0] == 2
+    assert call("compact", place, "z")[0] == call("compact", place / "x")[0] == 3
+    with run_lock(str(place)):
+        assert call("compact", place, "b")[0] == 1
+
+
 def test_what_cannot_be_done_ends_with_the_code_that_says_why(place, call):
     with run_lock(str(place)):
         assert call("rm", place, "a", "--yes")[0] == call("rename", place, "a", "z")[0] == 1

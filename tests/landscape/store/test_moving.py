@@ -27,6 +27,7 @@ from landscape.core.folders import open_folder
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.text import digest
 from landscape.store.commit import finish_move
+from landscape.store.compact import compact_stored
 from landscape.store.format import NewArrays
 from landscape.store.landscape import LandscapeStore
 from landscape.store.results import remove_stored, rename_stored, replace_landscape, staged_name
@@ -360,6 +361,54 @@ def test_killed_at_any_change_there_is_one_whole_landscape_and_the_next_writer_f
     assert states == sorted(states), "once it holds, it goes on holding"
     assert step > 1 or {True, False} == set(states)
     at_rest(run, endpoint, after)
+
+
+@pytest.mark.parametrize(
+    ("place", "step"),
+    [
+        ("local", 16),
+        pytest.param("s3", 13, marks=pytest.mark.faults),
+        pytest.param("local", 1, marks=EVERY),
+        pytest.param("s3", 1, marks=EVERY),
+    ],
+    indirect=["place"],
+)
+def test_killed_while_it_is_compacted_a_landscape_is_whole_and_the_next_call_finishes(place, step, endpoint):
+    left = {name: VALUES[name] for name in ("a", "b")}
+    template, seen, tiles = f"{place}-template", [0], []
+
+    def begin(run: str) -> None:
+        for name, value in left.items():
+            make(run, name, value, size=(3, 2), tile=(1, 1))
+
+    if "://" not in place:
+        begin(template)
+    for number in itertools.count(0, step):
+        run = f"{place}-{number}"
+        begin(run) if "://" in place else shutil.copytree(template, run)
+        seen[0] = 0
+        with contextlib.suppress(Killed, LandscapeError), killed_at(run, number, seen):
+            compact_stored(run, "a")
+        assert values(run) == left, number
+        tiles.append(LandscapeStore.open(run, "a").tile_count)
+        done = seen[0] <= number
+        compact_stored(run, "a")
+        at_rest(run, endpoint, left)
+        assert LandscapeStore.open(run, "a").tile_count == 1
+        if done:
+            break
+    assert tiles == sorted(tiles, reverse=True), "once it holds, it goes on holding"
+    assert set(tiles) == {6, 1}
+
+
+def test_a_compacted_landscape_has_its_values_wherever_it_lies(place, endpoint):
+    make(place, "a", 1.0)
+    opened, before = LandscapeStore.open(place, "a"), len(list(Raw(place, endpoint).keys()))
+    found = compact_stored(place, "a")
+    assert (found.files_before - found.files, before - len(list(Raw(place, endpoint).keys()))) == (12, 12)
+    at_rest(place, endpoint, {"a": 1.0})
+    with pytest.raises(LandscapeError, match="'a' was removed, renamed or replaced while it was read; open the run"):
+        opened.read_surface()
 
 
 # -- readers -------------------------------------------------------------------------------------------------------

@@ -139,6 +139,7 @@ WRITTEN: dict[str, tuple[Any, Any]] = {
     ),
     "check": (CheckRecord(point=(0.1, -0.2), values={"loss": (0.1).hex()}, processor="p", repeatable=False), 7),
     "imported": (ImportRecord(file="a.h5", format="HDF5", digest="00"), 7),
+    "computed_tile": ((9, 3), [9, -3]),
     "origin_loss": (0.5, "0.5"),
     "origin_loss_stderr": (None, []),
     "guessing": (2.3, "2.3"),
@@ -172,6 +173,7 @@ STAYS = (
     "found_range",
     "check",
     "imported",
+    "computed_tile",
 )  # malformed, they count as absent and are not touched
 
 
