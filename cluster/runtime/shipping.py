@@ -191,8 +191,8 @@ SECRETS = (
 def list_folder(folder: Path, run: str, include: Iterable[str] = (), required: Iterable[str] = ()) -> SentFiles:
     """List the files of a job's folder that are sent.
 
-    What may hold secrets is not sent, nor links that lead out of the folder, environments and caches, the run, what
-    the ignore files name, and what is neither a file nor a folder.
+    What may hold secrets is not sent, nor links that lead out of the folder, environments and caches, the run and
+    other runs, what the ignore files name, and what is neither a file nor a folder.
 
     Args:
         run: the run's folder or URL.
@@ -315,7 +315,7 @@ class _Walk:
             return ""
         if self.run and name == self.run:
             return THE_RUN
-        if last in IGNORED_UPLOADS:
+        if last in IGNORED_UPLOADS or (is_folder and _is_run(source)):
             return USUAL
         return ignored_by(rules, name, is_folder)
 
@@ -351,6 +351,13 @@ class _Walk:
         reason = self.listing.why_omitted(plain) if plain not in self.listing.files else ""
         if reason:
             raise JobError(f"{field_name}: {quoted(name)} cannot be sent ({in_singular(reason)}); {_remedy(reason)}")
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether a folder is a run, by the files that mark one, whatever it is called."""
+    from landscape.store.runs import MARKS  # knows Zarr, which the help of a command need not load
+
+    return any((folder / mark).exists() for mark in MARKS)
 
 
 def _ignore_files_in(place: Path, below: str) -> Iterator[IgnoreFile]:

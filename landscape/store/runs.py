@@ -391,6 +391,7 @@ OWN_FILES = {
     FOLDER: r"zarr\.json|\.making-[^/]+|\.moving",
 }
 CARDS = (CARD, TRAINING_CARD, MEASURING_CARD)  # end with the locks that they describe
+MARKS = {INFO_FILE, LAUNCH_FILE, FOLDER, LOCK}  # a folder that holds one of these is a run
 
 
 def contents_of(run: Place) -> RunContents:
@@ -401,7 +402,7 @@ def contents_of(run: Place) -> RunContents:
     """
     folder = open_folder(run)
     names, below = folder.names(""), folder.folders("")
-    if not {*names, *below} & {INFO_FILE, LAUNCH_FILE, FOLDER, LOCK}:
+    if not {*names, *below} & MARKS:
         raise NotFoundError(
             f"run: {quoted(folder.name, 300)} is no run: it has neither {INFO_FILE} nor {FOLDER}; `landscape list "
             "FOLDER` lists the runs of a folder"

@@ -146,6 +146,19 @@ def test_ignored_files_stay_unless_they_are_asked_for_or_the_job_needs_them(tmp_
             list_folder(tmp_path, "", include=[wrong])
 
 
+@pytest.mark.parametrize("mark", ["run.json", "landscapes.zarr/zarr.json", "launch.json"])
+def test_a_run_stays_whatever_its_name_unless_the_job_names_what_it_reads(tmp_path, mark):
+    lay(tmp_path, "job.yaml", f"sgd/{mark}", "sgd/trajectory/epoch-00001.safetensors", "sgd/notes.txt", "net/run.py")
+    lay(tmp_path, f"old/adam/{mark}", "old/adam/history.jsonl", "old/data.csv")
+    assert set(packed(tmp_path)) == {"job.yaml", "net/run.py", "old/data.csv"}
+    listing = list_folder(tmp_path, "")
+    assert set(listing.omitted) == {"sgd/", "old/adam/"}
+    assert "old/adam/, sgd/ (environments, caches and runs, which stay)" in omitted_line(listing)
+    weights = "sgd/trajectory/epoch-00001.safetensors"
+    assert weights in packed(tmp_path, required=[weights])
+    assert {"sgd/notes.txt", f"sgd/{mark}", weights} <= set(packed(tmp_path, include=["sgd"]))
+
+
 def test_the_same_files_give_the_same_archive(tmp_path):
     for name in ("a", "b"):
         lay(tmp_path / name, *PLAIN)
