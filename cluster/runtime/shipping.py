@@ -522,6 +522,7 @@ def upload(job: Shipped) -> Iterator[dict[str, Any]]:
 
 def callback_files(job: Shipped) -> list[str]:
     """The callback's module or package, or the portable problem, in the job's folder; empty where it is installed."""
+    from landscape.job.job import module_files
     from landscape.model.packed_file import names_a_file, onnx_files
 
     if not isinstance(job.problem, str):
@@ -531,5 +532,4 @@ def callback_files(job: Shipped) -> list[str]:
         return [Path(job.problem).name if is_packed(job.folder) else job.problem] if inside else []
     if files := onnx_files(job.problem):
         return [name for name in files if not Path(name).is_absolute()]
-    top = job.problem.partition(":")[0].partition(".")[0]
-    return [name for name in (f"{top}.py", top) if (job.folder / name).is_file() or (job.folder / name).is_dir()]
+    return module_files(job.problem, job.folder)

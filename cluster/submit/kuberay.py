@@ -363,7 +363,7 @@ def _ray_job(
         "metadata": metadata,
         "spec": {
             "entrypoint": shlex.join(command(submission, f"{JOB_FOLDER}/{submission.file}")),
-            "runtimeEnvYAML": _yaml_text([{"env_vars": DRIVER_ENVIRONMENT}]),
+            "runtimeEnvYAML": _yaml_text([{"env_vars": DRIVER_ENVIRONMENT | submission.environment}]),
             "backoffLimit": RETRIES,
             "shutdownAfterJobFinishes": True,
             "ttlSecondsAfterFinished": target.keep_cluster,

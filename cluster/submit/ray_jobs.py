@@ -165,7 +165,7 @@ def render(submission: Submission, listing: SentFiles) -> dict[str, Any]:
     return {
         "submission_id": submission.id,
         "entrypoint": shlex.join(command(submission, submission.file)),
-        "runtime_env": {**shipped, "env_vars": dict(DRIVER_ENVIRONMENT)},
+        "runtime_env": {**shipped, "env_vars": DRIVER_ENVIRONMENT | submission.environment},
         "metadata": {"run": submission.run, "job": submission.base},
         "files": {name: file.size for name, file in sorted(listing.files.items())},
     }

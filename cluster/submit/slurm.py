@@ -368,7 +368,8 @@ def _driver(submission: Submission, target: SlurmTarget, attached: bool) -> str:
     inside = _words_of_container(target.container)
     words = inside + shlex.join(command(submission, str(submission.folder / submission.file), None))
     address = ' --address "$ip:$port"' if attached else ""
-    return f"""{words}{address} &
+    own = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in submission.environment.items())
+    return f"""{own}{words}{address} &
 driver=$!
 [ "$requeue" = 0 ] || kill -TERM "$driver"
 while :; do

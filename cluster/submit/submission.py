@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import stat
 import tempfile
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from cluster.runtime.options import check_workers
 from landscape.core.errors import JobError, LandscapeError, flat, quoted
 from landscape.core.files import folder_of_user
 from landscape.core.folders import locate
+from landscape.core.system import SENT_FROM
 from landscape.core.text import digest
 
 if TYPE_CHECKING:
@@ -92,6 +94,7 @@ class Submission:
         memory: that Kubernetes gives a worker, and Slurm a node.
         further: words of the command that only one target has.
         accept_origin: whether a landscape of another model than the user's own is computed, with a warning.
+        sent_from: HOST:FOLDER of a job, by which its callback is found again; empty for a training.
     """
 
     folder: Path
@@ -108,6 +111,7 @@ class Submission:
     cpus_per_worker: int = 1
     memory: str | None = None
     further: tuple[str, ...] = ()
+    sent_from: str = ""
 
     @property
     def base(self) -> str:
@@ -118,6 +122,11 @@ class Submission:
     def id(self) -> str:
         """The identifier of this attempt."""
         return f"{self.base}-{self.attempt}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of the driver that belong to this job."""
+        return {SENT_FROM: self.sent_from} if self.sent_from else {}
 
 
 def make_submission(
@@ -157,6 +166,7 @@ def make_submission(
         workers=workers,
         gpus_per_worker=gpus_per_worker,
         training=training,
+        sent_from="" if isinstance(job, SentTraining) else f"{socket.gethostname()}:{job.folder}",
         **fields,
     )
 

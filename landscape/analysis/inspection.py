@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from landscape.compute.callback_place import Callback
 from landscape.compute.executor import AtPoints, Executors, local_executors, setting_of
 from landscape.compute.point_extras import LayersAt
 from landscape.compute.prepare import prepare
-from landscape.compute.recorded_job import Callback, recorded_job
+from landscape.compute.recorded_job import recorded_job
 from landscape.core.errors import JobError, flat, quoted
 from landscape.core.text import finite_or_none
 from landscape.core.validation import is_number, refuse_too_far

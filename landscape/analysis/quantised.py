@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.analysis.paired import Pairs, answers_at, evaluated, of_pair
+from landscape.compute.callback_place import Callback
 from landscape.compute.executor import AtPoints, EvaluationSetting, Executor, Executors, local_executors, setting_of
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob
-from landscape.compute.recorded_job import Callback, recorded_job
+from landscape.compute.recorded_job import recorded_job
 from landscape.core.errors import JobError, LandscapeError, NotFoundError, nearest, quoted
 from landscape.core.folders import open_folder
 from landscape.core.grid import Floats

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from landscape.compute.plans import within_tile_bytes
-from landscape.compute.recorded_job import job_of, recorded_fields, recorded_folder
+from landscape.compute.recorded_job import job_of, recorded_fields
 from landscape.compute.serial import run as run_serially
 from landscape.core.errors import JobError, quoted
 from landscape.core.grid import AXIS_NAMES, Grid, as_written, axis_coordinates
@@ -196,7 +196,8 @@ def extension_job(
     path = open_run(run).path
     store = _open_computed(path, name)
     _refuse(store, step)
-    recorded = recorded_fields(path, store, problem)
+    found = recorded_fields(path, store, problem, folder)
+    recorded = found.fields
     spec = recorded["landscapes"][0] | {"name": extension_name(name)}
     if step.ranges is not None:
         spec |= _wider_axes(store, step.ranges)
@@ -209,7 +210,7 @@ def extension_job(
     job = job_of(recorded)
     if step.num_samples is not None:
         _refuse_axes_of_samples(name, job)
-    return job.extending(name, folder or recorded_folder(store), tuple(step.observables))
+    return job.extending(name, found.folder, tuple(step.observables))
 
 
 def _refuse_axes_of_samples(name: str, job: Job) -> None:

@@ -21,6 +21,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from landscape.compute.reused_values import Extension
 from landscape.core.grid import Grid
 from landscape.core.plan import Plan, default_plan
+from landscape.core.system import sent_from
 from landscape.evaluation.tuning.choices import Tuned
 from landscape.job.directions.base import DirectionTensors
 from landscape.job.directions.file import PRODUCT_EVALUATIONS
@@ -159,7 +160,8 @@ def kept_samples(prepared: PreparedJob, landscape: PreparedLandscape) -> int:
 
 
 def provenance(model: torch.nn.Module, infos: Sequence[ParameterInfo], folder: Path) -> Provenance:
-    """This machine, now, the model with its parameters, and the folder in which its callback is looked up."""
+    """This machine, now, the model with its parameters, and the folders in which its callback is looked up."""
+    sent_host, sent_folder = sent_from() or (None, None)
     return Provenance(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         host=socket.gethostname(),
@@ -168,6 +170,8 @@ def provenance(model: torch.nn.Module, infos: Sequence[ParameterInfo], folder: P
         model=type(model).__name__,
         parameters=sum(int(np.prod(info.shape)) for info in infos),
         folder=str(folder),
+        sent_from=sent_folder,
+        sent_host=sent_host,
         batch_norm_layers=batch_norm_layers(model),
     )
 

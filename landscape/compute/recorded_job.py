@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from landscape.compute.callback_place import Callback, find_callback
 from landscape.core.errors import JobError, LandscapeError, nearest, quoted
 from landscape.core.validation import AUTO, explain
 from landscape.job.job import CollectLandscape, Job
@@ -131,7 +132,13 @@ def _collected(run: str) -> CollectLandscape | None:
 # ----------------------------------------------------------------------------------------------------
 # The job of a landscape on disk, made from its record, to resume it, to extend it, or to ask about it.
 
-Callback = str | Callable[[], Any]
+
+@dataclass(frozen=True)
+class RecordedFields:
+    """The fields of the job of a landscape on disk, for a caller that changes some of them, and the job's folder."""
+
+    fields: dict[str, Any]
+    folder: Path
 
 
 def recorded_job(run: str, store: LandscapeStore, problem: Callback | None = None, folder: Path | None = None) -> Job:
@@ -140,17 +147,20 @@ def recorded_job(run: str, store: LandscapeStore, problem: Callback | None = Non
     Args:
         run: the present place of the run.
         problem: the callback; default: the one with which the landscape was computed, by its name.
-        folder: where the callback is looked up first; default: the recorded folder.
+        folder: where the callback is looked up first; default: as `find_callback` finds it.
 
     Raises:
-        JobError: no job computed the landscape, or its callback cannot be found by a name.
+        JobError: no job computed the landscape, or its callback cannot be found.
         LandscapeError: its record is damaged.
     """
-    return job_of(recorded_fields(run, store, problem)).in_folder(folder or recorded_folder(store))
+    recorded = recorded_fields(run, store, problem, folder)
+    return job_of(recorded.fields).in_folder(recorded.folder)
 
 
-def recorded_fields(run: str, store: LandscapeStore, problem: Callback | None = None) -> dict[str, Any]:
-    """The fields of that job, for a caller that changes some of them.
+def recorded_fields(
+    run: str, store: LandscapeStore, problem: Callback | None = None, folder: Path | None = None
+) -> RecordedFields:
+    """The fields of that job.
 
     Raises:
         JobError, LandscapeError: as `recorded_job` does.
@@ -159,14 +169,15 @@ def recorded_fields(run: str, store: LandscapeStore, problem: Callback | None = 
         raise JobError(store.refusal)
     if not store.job.landscapes:
         raise JobError(f"landscape {quoted(store.name)}: its record holds no job; compute it again under another name")
-    spec = {**spec_as_computed(store.record), "name": store.name}
-    return {
+    place = find_callback(store, problem, folder)
+    fields = {
         **store.job.whole,
         "num_samples": store.identity.num_samples,  # the data may have had fewer samples than requested
         "run": run,
-        "problem": problem or _problem_of(store),
-        "landscapes": [spec],
+        "problem": place.problem,
+        "landscapes": [{**spec_as_computed(store.record), "name": store.name}],
     }
+    return RecordedFields(fields, place.folder)
 
 
 def job_of(fields: Mapping[str, Any]) -> Job:
@@ -176,23 +187,3 @@ def job_of(fields: Mapping[str, Any]) -> Job:
         JobError: the fields are no job.
     """
     return Job(**{key: value for key, value in fields.items() if value is not None and key in Job.model_fields})
-
-
-def recorded_folder(store: LandscapeStore) -> Path:
-    """The folder in which the callback was looked up first; the working directory if none is recorded."""
-    return Path(store.record.provenance.folder or ".")
-
-
-def _problem_of(store: LandscapeStore) -> str:
-    """The callback with which the landscape was computed.
-
-    Raises:
-        JobError: the callback was a function that cannot be found by its name.
-    """
-    recorded = str(store.job.whole.get("problem"))
-    if "<" in recorded:
-        raise JobError(
-            f"problem: landscape {quoted(store.name)} was computed with a function that cannot be found by its name "
-            f"({quoted(recorded)}); name one, module:function"
-        )
-    return recorded

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from landscape.compute import serial
-from landscape.compute.recorded_job import job_of, recorded_fields, recorded_folder
+from landscape.compute.recorded_job import job_of, recorded_fields
 from landscape.compute.serial import run as run_serially
 from landscape.core.grid import Floats, Index, tile_counts
 from landscape.core.progress import Observer
@@ -116,9 +116,9 @@ def level_job(
     """
     path = open_run(run).path
     store = refinable(path, name)
-    recorded = recorded_fields(path, store, problem)
-    recorded |= {"engine": "auto", "batch_size": None, "tile": [BLOCK], "keep_samples": None}
-    return job_of(recorded).refining(level, folder or recorded_folder(store))
+    found = recorded_fields(path, store, problem, folder)
+    changed = {"engine": "auto", "batch_size": None, "tile": [BLOCK], "keep_samples": None}
+    return job_of(found.fields | changed).refining(level, found.folder)
 
 
 def run(

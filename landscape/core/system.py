@@ -95,6 +95,15 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
+SENT_FROM = "LANDSCAPE_SENT_FROM"  # set for the driver of a job that was sent: HOST:FOLDER of where it was sent from
+
+
+def sent_from() -> tuple[str, str] | None:
+    """The host and the folder that this process's job was sent from; None for a job that was not sent."""
+    host, colon, folder = os.environ.get(SENT_FROM, "").partition(":")
+    return (host, folder) if colon else None
+
+
 def user_name() -> str:
     """Who runs this process: LOGNAME or USER of the environment, or else the account; its number without a name."""
     try:

@@ -146,6 +146,12 @@ def _remedy(reference: str) -> str:
     return f"; write {quoted(written)}" if function != "py" and MODULE_FUNCTION.fullmatch(written) else ""
 
 
+def module_files(reference: str, folder: Path) -> list[str]:
+    """The module or package of 'module:function' as it lies in a folder; empty where it is not there."""
+    top = reference.partition(":")[0].partition(".")[0]
+    return [name for name in (f"{top}.py", top) if (folder / name).is_file() or (folder / name).is_dir()]
+
+
 # ----------------------------------------------------------------------------------------------------
 
 

@@ -180,6 +180,8 @@ class Provenance:
     model: AnyText = None
     parameters: AnyWhole = None
     folder: AnyText = field(default=None, metadata=OMITTED)  # in which the callback is looked up
+    sent_from: AnyText = field(default=None, metadata=OMITTED)  # the folder of a job that `landscape submit` sent
+    sent_host: AnyText = field(default=None, metadata=OMITTED)  # the machine of that folder
     batch_norm_layers: AnyWhole = field(default=None, metadata=OMITTED)
     engine: Annotated[EngineChoice | None, _default(None)] = field(default=None, metadata=OMITTED)
     others: Mapping[str, Any] = field(default_factory=dict)

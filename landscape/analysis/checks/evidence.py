@@ -13,7 +13,7 @@ from itertools import combinations
 
 import numpy as np
 
-from landscape.compute.recorded_job import recorded_folder
+from landscape.compute.callback_place import recorded_folder
 from landscape.core.folders import locate, run_labels
 from landscape.core.grid import Floats, Index
 from landscape.core.validation import OF_RUN

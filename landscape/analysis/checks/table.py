@@ -12,9 +12,10 @@ from landscape.analysis.checks import curvature, geometry, network, paths, value
 from landscape.analysis.checks.check import CheckContext
 from landscape.analysis.checks.evaluations import ExtraEvaluations
 from landscape.analysis.checks.evidence import Evidence, Judgement, NotJudged
+from landscape.compute.callback_place import Callback
 from landscape.compute.executor import Executors, local_executors
 from landscape.compute.prepare import prepare
-from landscape.compute.recorded_job import Callback, recorded_job
+from landscape.compute.recorded_job import recorded_job
 from landscape.core.errors import ClusterUnreachableError, Interrupted, LandscapeError, message_of
 from landscape.store.results import keep_with_landscape, open_run
 from landscape.surface.record_entries import Check, Checks

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from landscape.compute.callback_place import Callback
 from landscape.compute.landscape_context import Weights
 from landscape.compute.prepared import PreparedJob
-from landscape.compute.recorded_job import Callback, recorded_fields, recorded_folder
+from landscape.compute.recorded_job import recorded_fields
 from landscape.core.errors import JobError, quoted
 from landscape.core.folders import locate
 from landscape.core.validation import ranges
@@ -94,8 +95,8 @@ def job_of_run(
     else:
         given = {*asked.fields, *(["problem"] if problem else [])}
         store = _any_landscape(run, [name for name in DECIDING if name not in given])
-    fields = recorded_fields(run, store, problem) | asked.fields
-    return job_to_measure(fields, folder or recorded_folder(store))
+    recorded = recorded_fields(run, store, problem, folder)
+    return job_to_measure({**recorded.fields, **asked.fields}, recorded.folder)
 
 
 def _any_landscape(run: str, deciding: Sequence[str]) -> LandscapeStore:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,8 +27,16 @@ from cluster.submit import slurm as script
 from cluster.submit.kuberay import KubeRayTarget, parse_selector, parse_tolerations, run_on_cluster
 from cluster.submit.ray_jobs import connect, dashboard_address, outcome
 from cluster.submit.slurm import SlurmTarget
-from cluster.submit.submission import SentTraining, Submission, check_name, next_attempt, plain_name
+from cluster.submit.submission import (
+    SentTraining,
+    Submission,
+    check_name,
+    make_submission,
+    next_attempt,
+    plain_name,
+)
 from landscape.core.errors import JobError, LandscapeError
+from landscape.job.reading import read_job
 
 GOLDEN = Path(__file__).parent / "golden"
 ROOT = Path(__file__).parents[3]
@@ -547,3 +557,16 @@ def test_a_dashboard_on_every_interface_is_open_or_asks_for_the_token(code, envi
                 connect(address)
         finally:
             server.shutdown()
+
+
+def test_a_sent_job_is_told_where_it_was_sent_from(tmp_path):
+    (tmp_path / "job.yaml").write_text("run: /runs/mine\nproblem: my_problem:problem\n")
+    given = make_submission(read_job(tmp_path / "job.yaml"), tmp_path / "job.yaml", "/runs/mine", workers=1)
+    said = f"{socket.gethostname()}:{tmp_path}"
+    ray = ray_jobs.render(given, LISTING)
+    assert ray["runtime_env"]["env_vars"]["LANDSCAPE_SENT_FROM"] == said
+    (_, job) = yaml.safe_load_all(manifest(given, claim="runs"))
+    assert yaml.safe_load(job["spec"]["runtimeEnvYAML"])["env_vars"]["LANDSCAPE_SENT_FROM"] == said
+    assert f"export LANDSCAPE_SENT_FROM={shlex.quote(said)}\n" in script.render(given, SlurmTarget())
+    training = make_submission(SentTraining("lenet-digits", tmp_path, "/runs/t"), Path("job"), "/runs/t")
+    assert "LANDSCAPE_SENT_FROM" not in ray_jobs.render(training, LISTING)["runtime_env"]["env_vars"]

@@ -1,0 +1,126 @@
+"""Where the callback of a landscape on disk is found: where its job ran, or where it was sent from."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from landscape.core.errors import JobError, quoted
+from landscape.job.job import module_files
+from landscape.model.packed_file import names_a_file, names_onnx, onnx_files
+from landscape.store.landscape import LandscapeStore
+from landscape.surface.record_parts import Provenance
+
+log = logging.getLogger("landscape")
+
+Callback = str | Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class CallbackPlace:
+    """A callback, and the folder in which it is looked up and where relative paths of its job begin.
+
+    Attributes:
+        problem: the function, its name, or the file of a portable problem.
+        folder: for the job of a packed file, that file.
+    """
+
+    problem: Callback
+    folder: Path
+
+
+def recorded_folder(store: LandscapeStore) -> Path:
+    """The folder in which the callback was looked up first; the working directory if none is recorded."""
+    return Path(store.record.provenance.folder or ".")
+
+
+def find_callback(store: LandscapeStore, problem: Callback | None = None, folder: Path | None = None) -> CallbackPlace:
+    """The place of a landscape's callback: the folder where its job ran, else the one that it was sent from.
+
+    A job that was sent ran in a folder of its cluster that ends with it, or lies on another machine.
+
+    Args:
+        problem: the callback; default: the one with which the landscape was computed, by its name.
+        folder: where it is looked up first, and the only place that is tried.
+
+    Raises:
+        JobError: the callback is not on this machine, or was a function that cannot be found by a name.
+    """
+    reference = problem or _recorded_problem(store)
+    provenance, ran_in = store.record.provenance, recorded_folder(store)
+    if not isinstance(reference, str):
+        return CallbackPlace(reference, folder or ran_in)
+    packed_job = problem is None and names_a_file(str(ran_in))
+    if folder is not None:
+        return _place_in(reference, folder, packed_job) or CallbackPlace(reference, folder)
+    if place := _place_in(reference, ran_in, packed_job):
+        return place
+    if provenance.sent_from and (place := _place_in(reference, Path(provenance.sent_from), packed_job)):
+        from_there = f"{quoted(provenance.sent_from)}, where the job was sent from"
+        _tell(logging.INFO, f"the callback {quoted(reference)} is taken from {from_there}")
+        return place
+    if problem is not None or _is_installed(reference):
+        return CallbackPlace(reference, ran_in)
+    raise JobError(_missing(reference, ran_in, provenance))
+
+
+def _place_in(reference: str, folder: Path, packed_job: bool) -> CallbackPlace | None:
+    """The callback as it is found in a folder; None if it is not there.
+
+    Args:
+        packed_job: whether a packed file was the job itself, which then stands in place of a folder too.
+    """
+    if packed_job:
+        file = folder if names_a_file(str(folder)) else folder / Path(reference).name
+        return CallbackPlace(str(file), file) if file.is_file() else None
+    if names_a_file(reference):
+        files = [reference]
+    else:
+        files = onnx_files(reference) if names_onnx(reference) else module_files(reference, folder)
+    return CallbackPlace(reference, folder) if files and all((folder / name).exists() for name in files) else None
+
+
+def _is_installed(reference: str) -> bool:
+    """Whether the callback's module or package can be imported from anywhere else."""
+    if names_a_file(reference) or names_onnx(reference):
+        return False
+    top = reference.partition(":")[0].partition(".")[0]
+    try:
+        return top in sys.modules or importlib.util.find_spec(top) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _missing(reference: str, ran_in: Path, provenance: Provenance) -> str:
+    """The error of a callback that is in none of the places where it may be."""
+    sent_from = f"nor in {quoted(provenance.sent_from)} of {provenance.sent_host}, where it was sent from, "
+    return (
+        f"problem: {quoted(reference)} is not on this machine: neither in {quoted(str(ran_in))}, where the job ran, "
+        f"{sent_from if provenance.sent_from else ''}nor on sys.path; name its folder with --folder"
+    )
+
+
+def _recorded_problem(store: LandscapeStore) -> str:
+    """The callback with which the landscape was computed.
+
+    Raises:
+        JobError: the callback was a function that cannot be found by its name.
+    """
+    recorded = str(store.job.whole.get("problem"))
+    if "<" in recorded:
+        raise JobError(
+            f"problem: landscape {quoted(store.name)} was computed with a function that cannot be found by its name "
+            f"({quoted(recorded)}); name one, module:function"
+        )
+    return recorded
+
+
+@cache  # one line per process, whatever the number of landscapes
+def _tell(level: int, line: str) -> None:
+    log.log(level, "%s", line)
