@@ -1,21 +1,30 @@
-"""Where the callback of a landscape on disk is found: where its job ran, or where it was sent from."""
+"""Where the callback of a landscape on disk is found: where its job ran, where it was sent from, or in a packed copy.
+
+A packed copy of the problem lies in the run itself; `packed_copy.py` makes it. It answers on machines that do not have
+the callback.
+"""
 
 from __future__ import annotations
 
+import atexit
+import hashlib
 import importlib.util
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from landscape.core.errors import JobError, quoted
+from landscape.core.errors import JobError, LandscapeError, message_of, quoted
+from landscape.core.folders import open_folder
+from landscape.core.validation import OF_RUN
 from landscape.job.job import module_files
-from landscape.model.packed_file import names_a_file, names_onnx, onnx_files
+from landscape.model.packed_file import MANIFEST, Archive, names_a_file, names_onnx, onnx_files
 from landscape.store.landscape import LandscapeStore
-from landscape.surface.record_parts import Provenance
+from landscape.surface.record_parts import PackedCopyRecord, Provenance
 
 log = logging.getLogger("landscape")
 
@@ -29,10 +38,12 @@ class CallbackPlace:
     Attributes:
         problem: the function, its name, or the file of a portable problem.
         folder: for the job of a packed file, that file.
+        copy: set if `problem` is the packed copy that the run keeps.
     """
 
     problem: Callback
     folder: Path
+    copy: PackedCopyRecord | None = None
 
 
 def recorded_folder(store: LandscapeStore) -> Path:
@@ -40,12 +51,15 @@ def recorded_folder(store: LandscapeStore) -> Path:
     return Path(store.record.provenance.folder or ".")
 
 
-def find_callback(store: LandscapeStore, problem: Callback | None = None, folder: Path | None = None) -> CallbackPlace:
-    """The place of a landscape's callback: the folder where its job ran, else the one that it was sent from.
+def find_callback(
+    run: str, store: LandscapeStore, problem: Callback | None = None, folder: Path | None = None
+) -> CallbackPlace:
+    """The place of a landscape's callback: where its job ran, else where it was sent from, else the run's packed copy.
 
     A job that was sent ran in a folder of its cluster that ends with it, or lies on another machine.
 
     Args:
+        run: the present place of the run.
         problem: the callback; default: the one with which the landscape was computed, by its name.
         folder: where it is looked up first, and the only place that is tried.
 
@@ -67,6 +81,8 @@ def find_callback(store: LandscapeStore, problem: Callback | None = None, folder
         return place
     if problem is not None or _is_installed(reference):
         return CallbackPlace(reference, ran_in)
+    if place := _packed_copy(run, store, reference):
+        return place
     raise JobError(_missing(reference, ran_in, provenance))
 
 
@@ -119,6 +135,63 @@ def _recorded_problem(store: LandscapeStore) -> str:
             f"({quoted(recorded)}); name one, module:function"
         )
     return recorded
+
+
+# ----------------------------------------------------------------------------------------------------
+# The packed copy of a problem that a run keeps.
+
+
+def _packed_copy(run: str, store: LandscapeStore, reference: str) -> CallbackPlace | None:
+    """The copy that was made for this landscape; None, with a line that says why, if it cannot be taken."""
+    copy = store.record.packed
+    if copy is None:
+        return None
+    try:
+        file = _on_this_machine(run, copy.file)
+        if manifest_digest(file) != copy.digest:
+            raise JobError("it is not the one that was made for this landscape, by its digest")
+    except (OSError, LandscapeError) as error:
+        _tell(logging.WARNING, f"the packed copy {quoted(copy.file)} of the run cannot be taken: {message_of(error)}")
+        return None
+    other = f"; its values may differ by {copy.difference:.2g} of those of the source" if copy.difference else ""
+    _tell(
+        logging.WARNING,
+        f"the callback {quoted(reference)} is not on this machine: the packed copy of the problem in the run serves "
+        f"instead{other}",
+    )
+    return CallbackPlace(str(file), file, copy)
+
+
+@cache
+def _on_this_machine(run: str, path: str) -> Path:
+    """A file of a run; that of an object store is fetched, and kept until this process ends."""
+    kept = ExitStack()
+    atexit.register(kept.close)
+    return kept.enter_context(open_folder(run).fetched(path)).absolute()
+
+
+def manifest_digest(file: Path) -> str:
+    """The SHA-256 of a packed file's manifest, which holds the digests of its other members."""
+    return hashlib.sha256(Archive(file).bytes_of(MANIFEST)).hexdigest()
+
+
+FREE_TEXTS = ("name", "kind", "label", "observable")  # fields that never name a file or a run
+
+
+def with_packed_names(values: Any, files: Mapping[str, str], runs: Mapping[str, str]) -> Any:
+    """The fields of a landscape, with its files and runs called as in a packed file."""
+    if isinstance(values, Mapping):
+        return {
+            key: value if key in FREE_TEXTS else with_packed_names(value, files, runs) for key, value in values.items()
+        }
+    if isinstance(values, (list, tuple)):
+        return [with_packed_names(value, files, runs) for value in values]
+    if not isinstance(values, str):
+        return values
+    match = OF_RUN.fullmatch(values)
+    if match is not None and match[1] in runs and values not in files:
+        return f"{runs[match[1]]}@{match[2]}"
+    return files.get(values, runs.get(values, values))
 
 
 @cache  # one line per process, whatever the number of landscapes

@@ -13,6 +13,7 @@ import yaml
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from landscape.compute.callback_place import with_packed_names
 from landscape.compute.pack_file import (
     ArchiveWriter,
     are_sequences,
@@ -31,7 +32,6 @@ from landscape.core.errors import JobError, quoted
 from landscape.core.files import whole_file
 from landscape.core.folders import locate, real_place, run_labels, split_path
 from landscape.core.plan import Plan
-from landscape.core.validation import OF_RUN
 from landscape.evaluation.derivatives import differentiable_operations
 from landscape.evaluation.engines.base import arithmetic, autocast
 from landscape.evaluation.model_state import private_copy
@@ -227,8 +227,6 @@ def _difference(mine: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> floa
 # ----------------------------------------------------------------------------------------------------
 # Files and runs that a job names: weights in files, snapshots of its own run and of others.
 
-KEPT = ("name", "kind", "label", "observable")  # fields that never name a file or a run
-
 
 @dataclass
 class NamedFiles:
@@ -267,11 +265,12 @@ class NamedFiles:
             wanted |= set(_numbers(landscape, trajectory))
         return trajectory.select(sorted(wanted))
 
-    def write(self, writer: ArchiveWriter) -> None:
-        """Add them to the file."""
+    def write(self, writer: ArchiveWriter, *, own: bool) -> None:
+        """Add them to the file; with `own`, the snapshots of the job's own run too."""
         for name, member in self.files.items():
             writer.tensors(member, load_weights(locate(name, self.job.folder), again=True))
-        self._write_snapshots(writer, self.own, FOLDER)
+        if own:
+            self._write_snapshots(writer, self.own, FOLDER)
         for member in dict.fromkeys(self.runs.values()):
             name = next(name for name, known in self.runs.items() if known == member)
             trajectory = read_trajectory(real_place(locate(name, self.job.folder)))
@@ -283,19 +282,6 @@ class NamedFiles:
             snapshot.load()  # raises for a damaged snapshot
             with folder.fetched(name) as file:
                 writer.file(f"{below}/{snapshot.unit}-{snapshot.number:05d}.safetensors", Path(file))
-
-    def renamed(self, values: Any) -> Any:
-        """The fields of a landscape, with files and runs renamed as in the portable problem."""
-        if isinstance(values, Mapping):
-            return {key: value if key in KEPT else self.renamed(value) for key, value in values.items()}
-        if isinstance(values, (list, tuple)):
-            return [self.renamed(value) for value in values]
-        if not isinstance(values, str):
-            return values
-        match = OF_RUN.fullmatch(values)
-        if match is not None and match[1] in self.runs and values not in self.files:
-            return f"{self.runs[match[1]]}@{match[2]}"
-        return self.files.get(values, self.runs.get(values, values))
 
 
 def _numbers(landscape: Landscape, trajectory: Trajectory) -> Iterator[int]:
@@ -338,12 +324,14 @@ class PackResult:
         size: its bytes.
         tensor_bytes: how many of these bytes are tensors.
         compared: the difference between its values and those of the source.
+        named: the files and runs that the job names, as they are called in the file.
     """
 
     path: Path
     size: int
     tensor_bytes: int
     compared: PackDeviation
+    named: NamedFiles
 
 
 def pack(job: Job, path: str | Path) -> PackResult:
@@ -360,20 +348,29 @@ def pack(job: Job, path: str | Path) -> PackResult:
     path = Path(path)
     if path.suffix != SUFFIX:
         raise JobError(f"out: must end in {SUFFIX}, not {quoted(path.name)}; write -o {path.stem or 'job'}{SUFFIX}")
-    prepared = prepare(job)
+    return pack_prepared(prepare(job), path)
+
+
+def pack_prepared(prepared: PreparedJob, path: Path, run: str | None = None) -> PackResult:
+    """Write a prepared job and its problem as one file, as `pack` does.
+
+    Args:
+        run: the job's own run, where the file is to be used: it holds no snapshots of it, and is refused where it would
+            not give the landscapes that are there; default: the file is to be used anywhere.
+    """
     with in_folder(prepared.folder):
         made = _Exporting(prepared)
         made.export()
     try:
         with whole_file(path) as unproved:
             with ArchiveWriter(unproved, path) as writer:
-                made.write(writer)
+                made.write(writer, snapshots=run is None)
             with in_folder(prepared.folder):
                 compared = _read_again(made, unproved.absolute())
-            refuse_other_layers(prepared, prepare(read_job(unproved)))
+            refuse_other_layers(prepared, prepare(read_job(unproved, run=run), reading=run is not None))
     except OSError as error:
         raise unwritable(path, error) from None
-    return PackResult(path, path.stat().st_size, writer.tensor_bytes, compared)
+    return PackResult(path, path.stat().st_size, writer.tensor_bytes, compared, made.named)
 
 
 def _read_again(made: _Exporting, path: Path) -> PackDeviation:
@@ -453,8 +450,8 @@ class _Exporting:
         before = self.problem.model.inlined if isinstance(self.problem.model, PortableModel) else {}
         return {kind: [*before.get(kind, ()), *paths] for kind, paths in inlined.items()}
 
-    def write(self, writer: ArchiveWriter) -> None:
-        """Write all members."""
+    def write(self, writer: ArchiveWriter, *, snapshots: bool) -> None:
+        """Write all members; with `snapshots`, those of the job's own run too."""
         entries, tensors = describe_tree(self.problem.model)
         graphs = {}
         for place, (name, graph) in enumerate(self.graphs.items()):
@@ -464,7 +461,7 @@ class _Exporting:
         writer.tensors(WEIGHTS, tensors)
         if self.constants.tensors:
             writer.tensors(CONSTANTS, {str(place): tensor for place, tensor in enumerate(self.constants.tensors)})
-        self.named.write(writer)
+        self.named.write(writer, own=snapshots)
         samples = self._write_samples(writer)
         problem = {**self._describe_problem(), "modules": entries, "graphs": graphs}
         writer.manifest({"versions": versions(), "problem": problem, "samples": samples})
@@ -510,7 +507,8 @@ class _Exporting:
         left = MACHINE | ({"engine"} if "/" in job.engine else set())  # an engine named by a run of this machine
         fields = job.model_dump(mode="json", exclude_unset=True, exclude=left)
         specs = [landscape.model_dump(mode="json", exclude_none=True) for landscape in self.named.landscapes]
-        return {**fields, "landscapes": [self.named.renamed(spec) for spec in specs]}
+        names = self.named
+        return {**fields, "landscapes": [with_packed_names(spec, names.files, names.runs) for spec in specs]}
 
     def compared(self, path: Path) -> PackDeviation:
         """Compare the packed problem with its source."""

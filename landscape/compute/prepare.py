@@ -123,12 +123,16 @@ def begin_record(common: PreparationContext, spec: Landscape, position: int, ide
     if extended is not None:
         # The requests that an extended landscape was begun with are no change, even if its plan differs from them.
         job |= {key: extended.job.whole.get(key) for key in ("engine", "batch_size")}
+    same_problem = extended is not None and all(
+        extended.identity.whole.get(key) == identity[key] for key in ("samples", "observables")
+    )
     return Record().changed(
         job=job | {"landscapes": [spec.model_dump(mode="json")]},
         defaults=DEFAULTS,
         position=position if extended is None else extended.record.position,
         identity=identity,
         digest=digest(identity),
+        **({"packed": extended.record.packed} if extended is not None and same_problem else {}),
     )
 
 

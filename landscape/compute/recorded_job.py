@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from landscape.compute.callback_place import Callback, find_callback
+from landscape.compute.callback_place import Callback, find_callback, with_packed_names
 from landscape.core.errors import JobError, LandscapeError, nearest, quoted
 from landscape.core.validation import AUTO, explain
 from landscape.job.job import CollectLandscape, Job
@@ -169,13 +169,18 @@ def recorded_fields(
         raise JobError(store.refusal)
     if not store.job.landscapes:
         raise JobError(f"landscape {quoted(store.name)}: its record holds no job; compute it again under another name")
-    place = find_callback(store, problem, folder)
+    place = find_callback(run, store, problem, folder)
+    spec, engine = {**spec_as_computed(store.record), "name": store.name}, store.job.whole.get("engine")
+    if place.copy is not None:
+        spec = with_packed_names(spec, place.copy.files, place.copy.runs)
+        engine = "auto"  # it may name a run of another machine; the recorded plan has what it stood for
     fields = {
         **store.job.whole,
         "num_samples": store.identity.num_samples,  # the data may have had fewer samples than requested
         "run": run,
         "problem": place.problem,
-        "landscapes": [{**spec_as_computed(store.record), "name": store.name}],
+        "engine": engine,
+        "landscapes": [spec],
     }
     return RecordedFields(fields, place.folder)
 

@@ -16,6 +16,7 @@ from landscape.compute.auto_range import finder_of
 from landscape.compute.eigenpairs import solver_of
 from landscape.compute.executor import Executors, GivenUp, local_executors, try_computing
 from landscape.compute.job_warnings import warn_of_constant
+from landscape.compute.packed_copy import keep_packed_copy
 from landscape.compute.plans import bound_to, make_evaluator, tile_shape_for, tune_landscape, tuning_scope
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob, PreparedLandscape, kept_samples
@@ -100,6 +101,7 @@ def run_locked(
         with run_lock(prepared.run):
             bring_snapshots(prepared.run, prepared.job.problem, prepared.job.folder)
             compute(prepared)
+            keep_packed_copy(prepared)
     except LandscapeError:
         raise
     except OSError as error:

@@ -257,6 +257,12 @@ class Job(Frozen):
     quantise: MaybeQuantise = None
     """What landscapes without a `quantise` of their own have; `quantise: false` of a landscape rounds nothing there."""
 
+    packed_copy: bool | None = None
+    """Whether the run keeps a packed copy of the problem, which holds the graph of its code and its samples, so that
+    machines without the callback can ask about the landscapes; default: of a job that `landscape submit` sends, up to
+    1 GiB.
+    """
+
     _folder: Path = PrivateAttr(default_factory=Path.cwd)
     _extends: str | None = PrivateAttr(default=None)
     _adds: tuple[str, ...] = PrivateAttr(default=())

@@ -380,6 +380,7 @@ class RunContents:
 
 # The files beside the landscapes, by the folder that they lie in; '' is the run itself.
 OTHERS = "others"
+COPIES = "packed"  # the folder of packed copies of problems
 OWN_FILES = {
     "": r"(run|measures|launch|driver|training|measuring)\.json|history\.jsonl|(driver|training|measuring)\.lock",
     TRAJECTORY: SNAPSHOT_NAME.pattern,
@@ -387,6 +388,7 @@ OWN_FILES = {
     "logs": r"rank-\d+\.log",
     "measures": r"[0-9a-f]+\.npz",
     "curvature": r".+",
+    COPIES: r"[0-9a-f]+\.landscape",
     "served": r"[^/]+\.points|\.lock",
     FOLDER: r"zarr\.json|\.making-[^/]+|\.moving",
 }

@@ -40,6 +40,7 @@ from landscape.surface.record_parts import (
     JobRecord,
     LevelRecord,
     OwnModelRecord,
+    PackedCopyRecord,
     PlanRecord,
     PrecisionError,
     ProgressRecord,
@@ -102,6 +103,7 @@ class Record:
     level: LevelRecord | None = None  # of a refinement; None for a landscape itself
     imported: ImportRecord | None = None  # of a landscape that no job computed
     computed_tile: tuple[Count, ...] = ()  # points per dimension of a tile, if the stored ones have become larger
+    packed: PackedCopyRecord | None = None  # of the problem, in the run; None if the run keeps none
     origin_loss: Real | None = None
     origin_loss_stderr: Real | None = None
     guessing: Real | None = None  # the loss of the best constant guess; None if unknown

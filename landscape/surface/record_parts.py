@@ -224,6 +224,22 @@ class ImportRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PackedCopyRecord:
+    """The packed copy of the landscape's problem that its run keeps.
+
+    `file` is its path in the run, `digest` the SHA-256 of its manifest, which has those of all else in it. `files` and
+    `runs` say what the files and runs that the job names are called in it. `difference` is the largest one between its
+    values and those of the source where both were compared, relative to the value; 0 if they were equal to the bit.
+    """
+
+    file: Text
+    digest: Text
+    files: dict[Text, Text] = field(default_factory=dict)
+    runs: dict[Text, Text] = field(default_factory=dict)
+    difference: Share = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class TermRecord:
     """A term of a loss that is Σ λ·mean: its λ, and the number of samples of its mean; None if unknown."""
 

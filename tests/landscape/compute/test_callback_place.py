@@ -1,4 +1,4 @@
-"""Where the callback of a landscape is found once the folder that its job ran in is gone, as that of a sent job is."""
+"""Where a callback is found once the folder that its job ran in is gone: where it was sent from, or a packed copy."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
-from packed_scene import PLANE
+import torch
+from packed_scene import PLANE, members_of, small_file, small_problem
 
-from landscape import Job, run
+from landscape import Job, Problem, run
 from landscape.analysis.inspection import inspect_point
+from landscape.compute.extend import extend
 from landscape.compute.prepare import prepare
 from landscape.compute.recorded_job import recorded_job
+from landscape.compute.refine import refine
 from landscape.core.errors import JobError
 from landscape.job.reading import read_job
+from landscape.model.snapshots import write_snapshot
 from landscape.store.landscape import LandscapeStore
+from landscape.store.results import remove_run
 
 CALLBACK = """
 import torch
@@ -80,6 +86,7 @@ def test_the_folder_that_the_job_was_sent_from_is_recorded_and_taken_once_the_ot
 def test_a_callback_that_is_nowhere_is_refused_with_both_folders_and_the_remedy(sent, tmp_path):
     sent.end()
     moved = sent.home.rename(tmp_path / "moved")
+    shutil.rmtree(Path(sent.run) / "packed")
     with pytest.raises(JobError) as refused:
         recorded_job(sent.run, sent.store)
     said = str(refused.value)
@@ -101,3 +108,107 @@ def test_a_packed_job_that_was_sent_is_found_as_the_file_that_was_sent(sent, tmp
     job = recorded_job(sent.run, sent.store)
     assert (job.problem, job.folder) == (str(file), file)
     assert prepare(job, reading=True).landscapes[0].identity == sent.store.identity.whole
+
+
+def test_a_job_that_was_sent_leaves_a_packed_copy_from_which_any_machine_answers(sent, tmp_path, caplog):
+    before = sent.store.read_surface().loss
+    sent.end()
+    shutil.rmtree(sent.home)
+    moved = Path(sent.run).rename(tmp_path / "elsewhere")
+    sent.run = str(moved)
+    copy = sent.store.record.packed
+    assert [str(moved / copy.file)] == [str(file) for file in (moved / "packed").iterdir()]
+    job = recorded_job(sent.run, sent.store)
+    assert job.problem == str(moved / copy.file)
+    assert prepare(job, reading=True).landscapes[0].identity == sent.store.identity.whole
+    assert inspect_point(sent.run, "plane").loss == before[1, 1]
+    assert "not on this machine: the packed copy of the problem in the run serves instead" in caplog.text
+    more = extend(sent.run, "plane", ranges=[(-2, 2)])["plane"]
+    assert np.array_equal(more.loss[1:-1, 1:-1], before)
+    assert sent.store.record.packed == copy  # of the extended landscape too
+    refine(sent.run, "plane")
+    assert remove_run(sent.run).foreign == ()
+    assert not moved.exists()
+
+
+def test_a_packed_copy_that_is_not_the_one_of_the_landscape_is_not_taken(sent, caplog):
+    sent.end()
+    shutil.rmtree(sent.home)
+    shutil.copy(small_file(), Path(sent.run) / sent.store.record.packed.file)
+    with pytest.raises(JobError, match="is not on this machine"):
+        recorded_job(sent.run, sent.store)
+    assert "cannot be taken: it is not the one that was made for this landscape, by its digest" in caplog.text
+
+
+@pytest.mark.parametrize(("asked", "is_sent", "kept"), [(None, False, 0), (True, False, 1), (False, True, 0)])
+def test_a_copy_is_kept_of_sent_jobs_alone_unless_the_job_says_otherwise(tmp_path, monkeypatch, asked, is_sent, kept):
+    if is_sent:
+        monkeypatch.setenv("LANDSCAPE_SENT_FROM", "laptop:/home/someone")
+    job = Job(run=str(tmp_path), problem=small_problem, num_samples=8, landscapes=[PLANE], packed_copy=asked)
+    run(job)
+    assert len(list(tmp_path.glob("packed/*"))) == kept
+    if kept:
+        (file,) = tmp_path.glob("packed/*")
+        before = file.stat().st_mtime_ns
+        run(job)
+        assert file.stat().st_mtime_ns == before  # not packed again
+        file.unlink()
+        run(job)
+        assert file.is_file()
+
+
+def untraceable():
+    model = torch.nn.Linear(2, 2)
+
+    def observe(model, batch):
+        print(batch[0].sum().item())  # its numbers leave the graph
+        return {"loss": model(batch[0]).square().sum(1) * int(batch[0].sum() > 0)}
+
+    return Problem(model, (torch.randn(8, 2),), observe)
+
+
+@pytest.mark.parametrize("why", ["does not export", "is too large"])
+def test_a_problem_that_cannot_be_packed_gives_a_line_and_no_error(tmp_path, monkeypatch, caplog, why):
+    monkeypatch.setenv("LANDSCAPE_SENT_FROM", "laptop:/home/someone")
+    if why == "is too large":
+        monkeypatch.setattr("landscape.compute.packed_copy.LARGEST_COPY", 100)
+    problem = small_problem if why == "is too large" else untraceable
+    done = run(Job(run=str(tmp_path), problem=problem, num_samples=8, landscapes=[PLANE]))["plane"]
+    assert np.isfinite(done.loss).all()
+    assert not list(tmp_path.glob("packed/*"))
+    said = [each.message for each in caplog.records if "keeps no packed copy of the problem" in each.message]
+    assert len(said) == 1
+    assert why == "does not export" or "packed_copy: true" in said[0]
+
+
+def test_what_the_job_names_is_found_in_the_copy_under_its_name_there(tmp_path, monkeypatch):
+    """Weights in a file and another run lie in the copy, the snapshots of the run beside it."""
+    folder = tmp_path / "job"
+    state = small_problem().model.state_dict()
+    generator = torch.Generator().manual_seed(1)
+    for number in range(6):
+        moved = {
+            name: each + 0.01 * torch.randn(each.shape, generator=generator) if each.is_floating_point() else each
+            for name, each in state.items()
+        }
+        write_snapshot(str(tmp_path / ("run", "other")[number % 2]), "epoch", number // 2, moved, step=number // 2)
+    folder.mkdir()
+    torch.save(state, folder / "w.pt")
+    landscapes = [
+        {"name": "line", "directions": [{"kind": "towards", "target": "first"}], "size": 3},
+        {"name": "file", "directions": [{"kind": "random"}], "origin": "w.pt", "size": 3},
+        {"name": "other", "directions": [{"kind": "random"}], "origin": "../other@last", "size": 3},
+        {"name": "paths", "paths": [str(tmp_path / "run"), "../other"], "size": 3},
+    ]
+    job = Job(run="../run", problem=small_problem, num_samples=8, landscapes=landscapes, packed_copy=True)
+    run(job.in_folder(folder))
+    (file,) = (tmp_path / "run").glob("packed/*")
+    assert not [name for name in members_of(file) if name.startswith("trajectory/")]
+    shutil.rmtree(folder)
+    shutil.rmtree(tmp_path / "other")
+    monkeypatch.setattr("landscape.compute.callback_place._is_installed", lambda reference: False)
+    for name in ("line", "file", "other", "paths"):
+        store = LandscapeStore.open(tmp_path / "run", name)
+        job = recorded_job(str(tmp_path / "run"), store)
+        assert job.problem == str(file)
+        assert prepare(job, reading=True).landscapes[0].identity == store.identity.whole, name
