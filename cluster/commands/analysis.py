@@ -140,13 +140,19 @@ def _compare_landscapes(
     check_formats(formats, FORMATS)
     fields = {name: value for name in ("points", "steps", "patch") if (value := getattr(how, name)) is not None}
     settings = Compare(**fields | ({} if how.bits is None else {"bits": asked_bits(how.bits)}))
+    folders = callback.folders([first.run, second.run])
     if how.keep:
         check_keepable(first, second, settings.steps)
     with divert_stdout():
         comparison = compare_landscapes(
-            first, second, settings, problem=callback.problem, folder=callback.folder, executor=who.executor,
+            first,
+            second,
+            settings,
+            problem=callback.problem,
+            folders=(folders.get(first.run), folders.get(second.run)),
+            executor=who.executor,
             tell=write_remark,
-        )  # fmt: skip
+        )
         if how.keep:
             keep(comparison)
         pictures = [] if how.out is None else write_pictures(comparison, how.out, formats)
@@ -227,11 +233,11 @@ def check_all(
     """Check landscapes of a run one after another, and store the results if the run can be written."""
     from landscape.analysis.checks.table import check_landscape, keep_checks
 
-    results = {}
+    results, folder = {}, callback.folder_of(run)
     with divert_stdout():
         for name in names:
             results[name] = check_landscape(
-                run, name, deep=deep, problem=callback.problem, folder=callback.folder, executor=who.executor
+                run, name, deep=deep, problem=callback.problem, folder=folder, executor=who.executor
             )
             try:
                 keep_checks(run, name, results[name])
@@ -284,8 +290,8 @@ def inspect(
     point = None if at is None else _coordinates(at)
     with divert_stdout():
         inspection = inspect_point(
-            run, name, at=point, gradients=gradients, rules=rules, problem=callback.problem, folder=callback.folder,
-            executor=who.executor,
+            run, name, at=point, gradients=gradients, rules=rules, problem=callback.problem,
+            folder=callback.folder_of(run), executor=who.executor,
         )  # fmt: skip
     show(plain_inspection(inspection), json, inspection_text(inspection))
     return DONE

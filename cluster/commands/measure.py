@@ -80,10 +80,11 @@ def measure(
     from landscape.store.results import open_run
 
     asked = RequestedSamples(on.landscape, on.samples, on.seed)
+    folders = callback.folders([run, *more])
 
     def job_of(place: str) -> Job:
         if not Path(place).is_file():
-            return job_of_run(open_run(place).path, callback.problem, callback.folder, asked)
+            return job_of_run(open_run(place).path, callback.problem, folders.get(place), asked)
         if callback.problem or callback.folder:
             raise JobError("problem: goes with a run, not with a job file, which names its own; leave it out")
         return job_of_file(read_job_file(Path(place)), asked)

@@ -21,7 +21,7 @@ from cyclopts import CycloptsError, Parameter, UnknownOptionError
 from cluster.runtime import logs
 from cluster.runtime.console import ProgressDisplay, divert_stdout, drop_output, put
 from cluster.runtime.logs import as_json, bind, is_supervised, masked, write_remark
-from cluster.runtime.options import Flag, MaybeWhole, check_workers
+from cluster.runtime.options import Flag, MaybeWhole, Words, check_workers
 from landscape.core.errors import (
     BAD_USAGE,
     DONE,
@@ -88,8 +88,36 @@ class CallbackOptions:
 
     problem: str | None = None
     """The callback, module:function; default: the one that it was computed with."""
-    folder: Path | None = None
-    """Where the callback is looked up first; default: where it was then."""
+    folder: Annotated[Words, Parameter(consume_multiple=False)] = None
+    """The folder of the callback, DIR, or RUN=DIR for one of several runs; may be repeated. Default: where it was then,
+    else where the job was sent from, else the packed copy that the run of a sent job keeps."""
+
+    def folder_of(self, run: str) -> Path | None:
+        """The folder that is given for the only run of a command; None if none is."""
+        return self.folders([run]).get(run)
+
+    def folders(self, runs: Sequence[str]) -> dict[str, Path]:
+        """The folders that are given, by the run as the command names it.
+
+        Raises:
+            JobError: one is no folder, names no run of the command, or a run has two.
+        """
+        found: dict[str, Path] = {}
+        for_all: dict[str, Path] = {}
+        for text in self.folder or ():
+            run = next((run for run in runs if text.startswith(f"{run.rstrip('/')}=")), None)
+            folder = text if run is None else text.partition(f"{run.rstrip('/')}=")[2]
+            place = Path(folder).expanduser().absolute()
+            if not place.is_dir():
+                named = f"a run's folder of code, DIR or RUN=DIR with one of {', '.join(map(quoted, runs))} as RUN"
+                raise JobError(f"folder: must be {named}, not {quoted(text)}")
+            if run in found or (run is None and for_all):
+                raise JobError(
+                    f"folder: must be given once for a run, not again as {quoted(text)}; give RUN=DIR for each"
+                )
+            found |= {} if run is None else {run: place}
+            for_all |= dict.fromkeys(runs, place) if run is None else {}
+        return for_all | found
 
 
 @dataclass(frozen=True)

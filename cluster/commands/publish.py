@@ -404,12 +404,13 @@ def serve(
         stage("loading the service")
         from cluster.serving.requests import RequestLimits
         from cluster.serving.serve import Serving, refuse_open_service, refuse_token, serve_landscapes
-        from cluster.serving.sources import catalog_of
+        from cluster.serving.sources import catalog_of, split_name
 
         token = os.environ.get(TOKEN) if how.token is None else how.token
         refuse_token(token or "")
         refuse_open_service(how.host, token)
-        catalog = catalog_of(places, callback.problem, callback.folder)
+        runs = [place for _, place in map(split_name, places) if not os.path.isfile(place)]
+        catalog = catalog_of(places, callback.problem, callback.folders(runs))
         serving = Serving(
             how.host, how.port, how.grpc_port, token, how.replicas, how.keep, how.cache, how.queue,
             RequestLimits(how.max_points), how.address, how.allow_open,

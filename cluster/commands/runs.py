@@ -462,6 +462,7 @@ def extend(
     from landscape.compute.extend import More, steps_left
     from landscape.compute.extend import extend as extend_landscape
 
+    folder = callback.folder_of(run)
     with _name_options():
         more = More(samples, tuple(observable or ()), None if range is None else _ranges(range))
         steps = steps_left(run, name, more)
@@ -469,7 +470,7 @@ def extend(
             from cluster.commands.planning import extension_text, plan_extension
 
             with divert_stdout():
-                planned = plan_extension(run, name, steps, callback.problem, callback.folder, who.workers)
+                planned = plan_extension(run, name, steps, callback.problem, folder, who.workers)
             show(planned, json, extension_text(planned))
             return DONE
         if not steps:
@@ -477,7 +478,7 @@ def extend(
         runner = JobRunner(who)
         extend_landscape(
             run, name, num_samples=more.num_samples, observables=more.observables, ranges=more.ranges,
-            problem=callback.problem, folder=callback.folder, compute=runner,
+            problem=callback.problem, folder=folder, compute=runner,
         )  # fmt: skip
         status = run_status(run)
         show(status, json, status_text(status))
@@ -548,19 +549,20 @@ def refine(
     from landscape.store.levels import Finer, levels_left
     from landscape.store.results import open_run
 
+    folder = callback.folder_of(run)
     finer = Finer(2 if factor is None else factor, None if box is None else _corners(box))
     if plan:
         from cluster.commands.planning import plan_refinement, refinement_text
 
         with divert_stdout():
             planned = plan_refinement(
-                run, name, levels_left(open_run(run).path, name, finer), callback.problem, callback.folder, who.workers
+                run, name, levels_left(open_run(run).path, name, finer), callback.problem, folder, who.workers
             )
         show(planned, json, refinement_text(planned))
         return DONE
     runner = JobRunner(who)
     refine_landscape(
-        run, name, factor=finer.factor, box=finer.box, problem=callback.problem, folder=callback.folder, compute=runner
+        run, name, factor=finer.factor, box=finer.box, problem=callback.problem, folder=folder, compute=runner
     )
     status = run_status(run)
     show(status, json, status_text(status))

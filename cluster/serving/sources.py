@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from cluster.serving.requests import NOT_FOUND, Refusal
+from landscape.compute.callback_place import find_callback
 from landscape.compute.recorded_job import asked_of
 from landscape.core.errors import JobError, NotFoundError, nearest, quoted
 from landscape.core.folders import open_folder
@@ -98,20 +100,23 @@ class Catalog:
         return found.landscapes[landscape]
 
 
-def catalog_of(places: Sequence[str], problem: str | None = None, folder: Path | None = None) -> Catalog:
+def catalog_of(
+    places: Sequence[str], problem: str | None = None, folders: Mapping[str, Path] = MappingProxyType({})
+) -> Catalog:
     """The models of the places that a command names: RUN, JOB or FILE, optionally with NAME= before it.
 
     Args:
         problem: the callback of runs; default: the one with which each landscape was computed.
-        folder: where the callback is looked up first.
+        folders: where the callbacks of a run are looked up first, by the run as `places` name it.
 
     Raises:
         NotFoundError: a place does not exist, or holds no landscape.
-        JobError: a name is malformed, or a job file cannot be read.
+        JobError: a name is malformed, a job file cannot be read, or the callback of a run is not on this machine.
     """
     models: dict[str, tuple[Version, ...]] = {}
     for given in places:
-        name, place = _named(given)
+        name, place = split_name(given)
+        folder = folders.get(place)
         run, job = _opened(place)
         name = name or _name_of(run)
         number = len(models.get(name, ())) + 1
@@ -120,6 +125,8 @@ def catalog_of(places: Sequence[str], problem: str | None = None, folder: Path |
             raise NotFoundError(
                 f"run {quoted(run, 300)} holds no landscape that a job computed; `landscape run JOB` computes one"
             )
+        for landscape in names if job is None else ():
+            find_callback(run, LandscapeStore.open(run, landscape), problem, folder)  # here its lines are seen
         landscapes = {
             landscape: LandscapeSource(name, number, landscape, run, job, problem if job is None else None, folder)
             for landscape in names
@@ -133,7 +140,7 @@ def _computed(run: str) -> list[str]:
     return [name for name in landscape_names(run) if not LandscapeStore.open(run, name).record.is_imported]
 
 
-def _named(given: str) -> tuple[str | None, str]:
+def split_name(given: str) -> tuple[str | None, str]:
     """The name given to a place, and the place; a path may contain an equals sign too."""
     name, sign, place = given.partition("=")
     if not sign or Path(given).exists() or "/" in name:

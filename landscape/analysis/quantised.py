@@ -347,7 +347,7 @@ def compare_landscapes(
     asked: Compare | None = None,
     *,
     problem: Callback | None = None,
-    folder: Path | None = None,
+    folders: tuple[Path | None, Path | None] = (None, None),
     executor: Executors = HERE,
     tell: Callable[[str], None] = lambda line: None,
 ) -> QuantisedComparison:
@@ -355,7 +355,7 @@ def compare_landscapes(
 
     Args:
         problem: the callback; default: the one that the first landscape was computed with, by its name.
-        folder: where the callback is looked up first; default: where it was then.
+        folders: for each landscape, where its callback is looked up first; default: as `find_callback` finds it.
         tell: is called with a line on the cost of a patch before it begins, and one on the time left.
 
     Raises:
@@ -363,7 +363,7 @@ def compare_landscapes(
     """
     asked = asked or Compare()
     refuse_apart(first, second)
-    prepared = [_prepare(side, problem, folder) for side in (first, second)]
+    prepared = [_prepare(side, problem, folder) for side, folder in zip((first, second), folders, strict=True)]
     landscapes = [job.landscapes[0] for job in prepared]
     quantise = landscapes[1].plan.quantise or landscapes[0].plan.quantise
     stored = None not in (first.surface.loss_samples, second.surface.loss_samples)

@@ -51,7 +51,6 @@ from landscape.analysis.measures.worst import (
     layers_of,
     sharpness,
 )
-from landscape.compute.callback_place import Callback
 from landscape.compute.eigenpairs import KeptSteps
 from landscape.compute.executor import (
     AtPoints,

@@ -346,7 +346,7 @@ def test_a_replica_that_computes_other_values_does_not_serve(make_asker, copied)
     import sys
 
     sys.modules.pop("small_problem", None)
-    replica = Replica(catalog_of(["lenet"], folder=copied).sources())
+    replica = Replica(catalog_of(["lenet"], folders={"lenet": copied}).sources())
     try:
         with pytest.raises(JobError, match="landscape 'plane' was computed on this processor"):
             replica.make("lenet/1/plane")
