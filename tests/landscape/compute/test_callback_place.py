@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from object_stores import new_url, s3_server, use
 from packed_scene import PLANE, members_of, small_file, small_problem
 
 from landscape import Job, Problem, run
@@ -18,6 +19,7 @@ from landscape.compute.prepare import prepare
 from landscape.compute.recorded_job import recorded_job
 from landscape.compute.refine import refine
 from landscape.core.errors import JobError
+from landscape.core.folders import open_folder
 from landscape.job.reading import read_job
 from landscape.model.snapshots import write_snapshot
 from landscape.store.landscape import LandscapeStore
@@ -212,3 +214,17 @@ def test_what_the_job_names_is_found_in_the_copy_under_its_name_there(tmp_path, 
         job = recorded_job(str(tmp_path / "run"), store)
         assert job.problem == str(file)
         assert prepare(job, reading=True).landscapes[0].identity == store.identity.whole, name
+
+
+def test_the_copy_of_a_run_in_an_object_store_is_fetched_and_removed_with_it(monkeypatch):
+    with s3_server() as endpoint:
+        use(monkeypatch, endpoint)
+        place = new_url()
+        run(Job(run=place, problem=small_problem, num_samples=8, landscapes=[PLANE], packed_copy=True))
+        monkeypatch.setattr("landscape.compute.callback_place._is_installed", lambda reference: False)
+        store = LandscapeStore.open(place, "plane")
+        job = recorded_job(place, store)
+        assert Path(job.problem).is_file()
+        assert prepare(job, reading=True).landscapes[0].identity == store.identity.whole
+        assert remove_run(place).foreign == ()
+        assert not open_folder(place).names("packed")
