@@ -338,6 +338,13 @@ class PeerLost(Exception):
     """A rank lost the connection to another one, for a reason that it does not know."""
 
 
+# What a rank's log says below the traceback of such a connection, which names neither a rank nor a remedy.
+AFTER_PEER_LOST = (
+    "--- the connection to another rank broke, as a rank that is lost breaks it; `landscape train` says which one, and "
+    "all ranks go on from the last checkpoint ---\n"
+)
+
+
 def run_rank(
     plan: RankPlan,
     tell: Tell,
@@ -429,12 +436,14 @@ def _set_threads(device: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _log_traceback(log: TextIO | None) -> Iterator[None]:
-    """Write the traceback of what the function raises to the end of the log."""
+    """Write the traceback of what the function raises to the end of the log, and what follows from a lost rank."""
     try:
         yield
     except BaseException as error:
         if log is not None:
             traceback.print_exception(error.__cause__ or error, file=log)
+            if isinstance(error, PeerLost):
+                log.write(AFTER_PEER_LOST)
         raise
 
 

@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from ray.train.v2._internal.exceptions import (
     WorkerHealthCheckFailedError,
     WorkerHealthCheckTimeoutError,
 )
-from ray.train.v2._internal.execution.callback import ControllerCallback
+from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
 from ray.train.v2.api.exceptions import PreemptionError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -226,7 +226,7 @@ OF_RANKS_LOST = (WorkerHealthCheckFailedError, WorkerHealthCheckTimeoutError, Ra
 MOST_LOSSES = 3  # times that ranks are lost, without a new checkpoint in between
 
 
-class Failures(ControllerCallback):  # type: ignore[misc]  # Ray's own types are not known
+class Failures(ControllerCallback, WorkerGroupCallback):  # type: ignore[misc]  # Ray's own types are not known
     """Tells the driver of lost ranks, and ends a training that would fail again.
 
     Args:
@@ -237,10 +237,18 @@ class Failures(ControllerCallback):  # type: ignore[misc]  # Ray's own types are
     def __init__(self, run: str, board: Any) -> None:
         self._run, self._board = run, board
         self._losses, self._last = 0, -1  # ranks lost since the last checkpoint, and its number
+        self._places: dict[int, str] = {}  # rank → where it runs
 
     def after_controller_start(self, train_run_context: Any) -> None:
         """Give the driver the handle by which it can end the training."""
         self._tell(CONTROLLER, handle=ray.get_runtime_context().current_actor)
+
+    def after_worker_group_start(self, worker_group: Any) -> None:
+        """Note where each rank runs; when one is lost, it cannot be asked any more."""
+        for worker in worker_group.get_workers():
+            told = worker.metadata
+            place = f"{told.hostname}, pid {told.pid}, node {told.node_id[:8]}"
+            self._places[worker.distributed_context.world_rank] = place
 
     def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
         """Judge a failure before the worker group begins anew.
@@ -260,7 +268,7 @@ class Failures(ControllerCallback):  # type: ignore[misc]  # Ray's own types are
         others = {rank: failures[rank] for rank in sorted(failures) if not isinstance(failures[rank], OF_RANKS_LOST)}
         for rank, failure in others.items():
             raise failure if isinstance(failure, RankFailed) else RankFailed(f"train: rank {rank}: {one_line(failure)}")
-        self._count(lost_text(failures))
+        self._count(lost_text(failures, self._places))
 
     def _count(self, loss: str) -> None:
         last = self._last_kept()
@@ -286,13 +294,19 @@ class Failures(ControllerCallback):  # type: ignore[misc]  # Ray's own types are
         self._board.tell.remote(kind, news)
 
 
-def lost_text(failures: dict[int, BaseException]) -> str:
-    """The lost ranks in words: those whose process ended, or else those that lost the connection to another rank."""
+def lost_text(failures: Mapping[int, BaseException], places: Mapping[int, str]) -> str:
+    """The lost ranks in words: those whose process ended, or else those that lost the connection to another rank.
+
+    Args:
+        failures: the error of each rank that failed.
+        places: where each rank runs, or ran.
+    """
     lost = sorted(rank for rank, error in failures.items() if not isinstance(error, PeerLost))
     ranks = lost or sorted(failures)
     if not ranks:
         return "the workers did not start"
-    listed = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+    placed = [f"{rank} ({places[rank]})" if rank in places else f"{rank}" for rank in ranks]
+    listed = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(placed)}"
     if lost:
         return f"{listed} {'are' if len(ranks) > 1 else 'is'} lost"
     return f"{listed} lost the connection to another rank"

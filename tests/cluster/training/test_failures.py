@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +23,18 @@ def board():
 def failures(tmp_path, board):
     from cluster.training.trainer import Failures  # which imports Ray Train, for seconds
 
-    return Failures(str(tmp_path / "run"), SimpleNamespace(tell=SimpleNamespace(remote=board.tell)))
+    judge = Failures(str(tmp_path / "run"), SimpleNamespace(tell=SimpleNamespace(remote=board.tell)))
+    judge.after_worker_group_start(SimpleNamespace(get_workers=lambda: [worker(rank) for rank in range(3)]))
+    return judge
+
+
+def worker(rank: int) -> Any:
+    """A worker of Ray Train, as far as it says where a rank runs."""
+    place = SimpleNamespace(hostname=f"host{rank}", pid=40 + rank, node_id=f"{rank}" * 56)
+    return SimpleNamespace(metadata=place, distributed_context=SimpleNamespace(world_rank=rank))
+
+
+ON_1 = "rank 1 (host1, pid 41, node 11111111) is lost"
 
 
 def state(name: str, error: BaseException | None = None) -> Any:
@@ -56,9 +68,16 @@ def told(board):
 @pytest.mark.parametrize(
     ("failed", "text"),
     [
-        ({"r0": PeerLost("reset"), "r1": "killed"}, "rank 1 is lost; going on from the beginning"),
-        ({"r0": "killed", "r2": "killed"}, "ranks 0, 2 are lost; going on from the beginning"),
-        ({"r0": PeerLost("reset")}, "rank 0 lost the connection to another rank; going on from the beginning"),
+        ({"r0": PeerLost("reset"), "r1": "killed"}, f"{ON_1}; going on from the beginning"),
+        (
+            {"r0": "killed", "r2": "killed"},
+            "ranks 0 (host0, pid 40, node 00000000), 2 (host2, pid 42, node 22222222) are lost; "
+            "going on from the beginning",
+        ),
+        (
+            {"r0": PeerLost("reset")},
+            "rank 0 (host0, pid 40, node 00000000) lost the connection to another rank; going on from the beginning",
+        ),
     ],
 )
 def test_lost_ranks_are_told_and_tried_again(failures, board, failed, text):
@@ -99,8 +118,8 @@ def test_ranks_lost_again_and_again_at_one_checkpoint_end_the_training(failures,
         (folder / f"step-{number:08d}.pt").touch()
         for _ in range(2):
             failures.after_controller_state_update(None, restarting(r1="killed"))
-    assert told(board)[-1] == "rank 1 is lost; going on from step 14"
-    with pytest.raises(RankFailed, match="rank 1 is lost, 3 times since step 14; see landscape logs"):
+    assert told(board)[-1] == f"{ON_1}; going on from step 14"
+    with pytest.raises(RankFailed, match=re.escape(f"{ON_1}, 3 times since step 14; see landscape logs")):
         failures.after_controller_state_update(None, restarting(r1="killed"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 import cluster
+from cluster.training.rank import AFTER_PEER_LOST
 from cluster.training.report import read_log
 from landscape.core.errors import Interrupted, LandscapeError
 from landscape.core.lock import training_alive
@@ -120,8 +122,11 @@ def test_killed_worker_and_killed_driver_change_no_bit(local_ray, folder):
     wait_for(folder / "held-0", folder / "held-1", of=driver)
     driver.kill()
     _, said = driver.communicate()
-    assert "rank 1 is lost; going on from step 3" in said
+    assert re.search(r"^rank 1 \(.+, pid \d+, node \w{8}\) is lost; going on from step 3$", said, re.MULTILINE)
+    assert "Traceback" not in said
     assert "epoch 1 of 4: loss " in said
+    left = read_log("run", 0)  # of the rank that survived
+    assert left.index("RuntimeError: ") < left.index(AFTER_PEER_LOST)
     while training_alive("run"):
         time.sleep(0.1)
     assert sorted(each.name for each in Path("run/checkpoints").glob("*.pt")) == [
