@@ -29,9 +29,12 @@ from landscape.core.errors import Interrupted, JobError, LandscapeError, message
 from landscape.core.folders import open_folder
 from landscape.core.lock import training_lock
 from landscape.core.progress import stage
+from landscape.core.text import digest as text_digest
 from landscape.model.run_files import (
     DONE,
     FAILED,
+    HISTORY_FILE,
+    INFO_FILE,
     INTERRUPTED,
     Launch,
     checkpoint_numbers,
@@ -41,17 +44,21 @@ from landscape.model.run_files import (
     read_problem,
     write_launch,
 )
+from landscape.model.snapshots import snapshot_files
 
 # ----------------------------------------------------------------------------------------------------
 # What a run remembers of its training: the function, the command that goes on with it, how the last start ended.
 
 
 @contextlib.contextmanager
-def record_launch(job: TrainingJob, workers: int, command: str) -> Iterator[None]:
+def record_launch(job: TrainingJob, workers: int, command: str, report: Report) -> Iterator[None]:
     """Record in the run that a training runs while the block does, and then how it ended.
 
     A start that is refused has changed nothing, so the record of the start before it stays. A driver that is killed
     leaves its training recorded as running, with a lock that nobody holds.
+
+    Args:
+        report: at the end it has what the ranks did.
 
     Raises:
         LandscapeError: the run cannot be written.
@@ -67,7 +74,43 @@ def record_launch(job: TrainingJob, workers: int, command: str) -> Iterator[None
             refused = isinstance(error, JobError) and checkpoint_numbers(open_folder(run)) == before
             write_launch(run, former if refused and former else _ended(launch, error))
         raise
-    write_launch(run, replace(launch, outcome=DONE))
+    write_launch(run, _finished(replace(launch, outcome=DONE), job, result_of(run, report.ranks)))
+
+
+def _finished(launch: Launch, job: TrainingJob, result: TrainingResult) -> Launch:
+    """The record of a training that is done, which also says of what, where all epochs that were asked for are done."""
+    epochs, digest = epochs_of(job), _digest_of_finished(job)
+    if not digest or epochs is None or (result.total_epochs or 0) < epochs:
+        return launch
+    return replace(launch, finished=digest, steps=result.total_steps, epochs=result.total_epochs or 0)
+
+
+def _digest_of_finished(job: TrainingJob) -> str:
+    """The digest of what is trained, and of the names of its checkpoints and snapshots; '' where it cannot be written.
+
+    A user who deletes one of these has them made anew by the same command.
+    """
+    options = {name: option_text(value) for name, value in job.options.items()}
+    if None in options.values():
+        return ""
+    folder = open_folder(job.run_path)
+    snapshots = sorted(path for _, _, path in snapshot_files(folder))
+    beside = sorted({INFO_FILE, HISTORY_FILE} & set(folder.names("")))
+    return text_digest(
+        [job.what.name, options, job.seed, epochs_of(job), checkpoint_numbers(folder), snapshots, beside]
+    )
+
+
+def finished_result(job: TrainingJob) -> TrainingResult | None:
+    """The result of a start with nothing left to do, known from the run alone; None where a rank must look.
+
+    Only a function with an option `epochs` says how much there is to do. What it did before must be all of it, by the
+    same options, and still be there.
+    """
+    launch = read_launch(job.run_path)
+    if launch is None or launch.outcome != DONE or not launch.finished or launch.finished != _digest_of_finished(job):
+        return None
+    return TrainingResult(job.run_path, launch.workers, total_steps=launch.steps, total_epochs=launch.epochs)
 
 
 def _ended(launch: Launch, error: BaseException) -> Launch:
@@ -281,7 +324,7 @@ def train_here(job: TrainingJob, report: Report, overwrite: bool = False) -> Tra
     with training_lock(job.run_path):
         stage("training in this process")
         plan = plan_of(job, former=former_function(job, overwrite))
-        with record_launch(job, 1, command_of(job, None)):
+        with record_launch(job, 1, command_of(job, None), report):
             try:
                 run_rank(plan, report.tell, device=job.device, overwrite=overwrite)
             except RankFailed as failed:
@@ -301,6 +344,8 @@ def train_with_ray(
 ) -> TrainingResult:
     """Train on Ray; `train` says the rest."""
     refuse_without_ray_train()
+    if not overwrite and (result := finished_result(job)) is not None:
+        return result  # else Ray and its ranks would start, for half a minute, to find the same
     with (
         training_lock(job.run_path) as card,
         ray_train_settings(bool(address or os.environ.get("RAY_ADDRESS"))),
@@ -314,7 +359,8 @@ def train_with_ray(
         refuse_too_few_places(placement, supply())
         stage(f"starting {placement.workers} worker{'s' if placement.workers > 1 else ''}")
         plan = plan_of(job, card=card, former=former_function(job, overwrite))
-        with record_launch(job, placement.workers, command_of(job, placement.workers, address, allow_open)):
+        command = command_of(job, placement.workers, address, allow_open)
+        with record_launch(job, placement.workers, command, report):
             train_on_ray(plan, placement, report, lambda: stop() or signalled(), overwrite)
     return result_of(job.run_path, report.ranks)
 

@@ -238,6 +238,9 @@ class Launch:
         started: the time, in ISO format.
         outcome: "running" until it has ended, then "done", "interrupted" or "failed".
         reason: of a failure, in a line.
+        finished: the digest of what was trained and of the files that it left, where it did all of its epochs; else
+            empty.
+        steps, epochs: those of the whole run, at that end.
     """
 
     function: str
@@ -246,6 +249,9 @@ class Launch:
     started: str = ""
     outcome: str = RUNNING
     reason: str = ""
+    finished: str = ""
+    steps: int = 0
+    epochs: int = 0
 
 
 def now() -> str:

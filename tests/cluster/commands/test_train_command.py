@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from cluster.runtime.status import training_lines
+from cluster.training import train
 from landscape.analysis.measures.requested import origins_of
+from landscape.core.errors import JobError
 from landscape.core.lock import training_lock
 from landscape.model.history import log_end, training_state
 from landscape.model.run_files import DONE, Launch, write_launch
@@ -99,6 +101,33 @@ def test_a_training_that_failed_goes_on_and_leaves_its_log(call, tmp_path):
     assert (again.code, again.out) == (0, f"'{tmp_path / 'run'}': nothing was left to do after 3 epochs, 9 steps\n")
     fresh = call("train", "my_training:train", "--run", "run", "--overwrite", "--epochs", 2)
     assert ": 2 epochs, 6 steps, loss " in fresh.out
+
+
+def test_a_finished_training_starts_no_ray_to_find_that_out(call, tmp_path, monkeypatch):
+    def start_ray(*given):
+        raise JobError("workers: Ray starts")
+
+    monkeypatch.setattr(train, "ray_session", start_ray)
+    first = call("train", "my_training:train", "--run", "run", "--lr", 0.2)
+    assert first.code == 0
+    again = ("train", "my_training:train", "--run", "run", "--workers", 2)
+    nothing = call(*again, "--lr", 0.2)
+    assert (nothing.code, nothing.out) == (0, f"'{tmp_path / 'run'}': nothing was left to do after 3 epochs, 9 steps\n")
+    assert "starting" not in nothing.err
+    for others in (
+        ["--lr", 0.3],
+        ["--lr", 0.2, "--epochs", 4],
+        ["--lr", 0.2, "--seed", 1],
+        ["--lr", 0.2, "--overwrite"],
+    ):
+        assert "workers: Ray starts" in call(*again, *others).err, others
+    deleted = tmp_path / "run" / "trajectory" / "epoch-00001.safetensors"
+    kept = deleted.rename(tmp_path / "kept")
+    assert "workers: Ray starts" in call(*again, "--lr", 0.2).err, "what a user deleted is made anew"
+    kept.rename(deleted)
+    assert call(*again, "--lr", 0.2).out == nothing.out
+    assert call("train", "my_training:train", "--run", "failed", "--fail-at", 2).code == 1
+    assert "workers: Ray starts" in call("train", "my_training:train", "--run", "failed", "--workers", 2).err
 
 
 def test_the_status_of_a_run_tells_of_its_training(call, tmp_path):

@@ -168,7 +168,7 @@ def test_a_store_that_falls_silent_does_not_hide_why_a_training_was_refused(tmp_
         raise JobError("epochs: must be another")
 
     job = TrainingJob(named_function("lenet-digits"), str(tmp_path))
-    with pytest.raises(JobError, match="epochs: must be another"), train.record_launch(job, 1, ""):
+    with pytest.raises(JobError, match="epochs: must be another"), train.record_launch(job, 1, "", Report()):
         refused()
 
 
