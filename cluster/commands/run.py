@@ -28,6 +28,7 @@ from cluster.runtime.console import divert_stdout, put
 from cluster.runtime.logs import bind, write_remark
 from cluster.runtime.options import Flag, ManyWhole, MaybeNumber, MaybeWhole, Whole, Words, check_workers, given_options
 from landscape.core.errors import DONE, PARTIAL, JobError, LandscapeError, printable, quoted
+from landscape.core.files import temporary_folder
 from landscape.core.text import bytes_text
 
 if TYPE_CHECKING:
@@ -371,7 +372,7 @@ def over_serial(job: Job, measured: Mapping[str, Any], rounds: int = ROUNDS) -> 
     precision = next(row for row in measured["precisions"] if row["precision"] == job.precision)
     engine, batch_size, seconds = _chosen(precision)
     tiles, times = TILES, list[dict[str, float]]()
-    with tempfile.TemporaryDirectory(prefix="ll") as folder, ray_session(job, None, 2):
+    with temporary_folder() as folder, ray_session(job, None, 2):
         while len(times) < rounds:
             part, tile_points = stretch(job, engine, batch_size, seconds, tiles)
             place = Path(tempfile.mkdtemp(dir=folder))
@@ -478,8 +479,7 @@ def startup(finished_size: int = FINISHED_SIZE) -> dict[str, Any]:
     """Seconds to the first tile and to the end of a small job; of the help; and of a run that is already finished."""
     from landscape.core.devices import cores
 
-    with tempfile.TemporaryDirectory(prefix="ll") as name:
-        folder = Path(name)
+    with temporary_folder() as folder:
         small = write_job(folder, "small", 16)
         # Many points at once, since only the time of the finished run is measured.
         finished = write_job(folder, "finished", finished_size, engine="vmap:64")

@@ -7,7 +7,6 @@ import io
 import ntpath
 import os
 import stat
-import tempfile
 import zipfile
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from cluster.runtime.address import IN_A_RAY_JOB
 from cluster.runtime.logs import write_remark
 from cluster.runtime.placement import Shipped
 from landscape.core.errors import JobError, quoted
+from landscape.core.files import temporary_folder
 from landscape.core.text import bytes_text
 
 if TYPE_CHECKING:
@@ -466,8 +466,8 @@ def write_archive(listing: SentFiles) -> Iterator[Path]:
     Raises:
         JobError: a listed file cannot be packed.
     """
-    with tempfile.TemporaryDirectory(prefix="landscape-") as folder:
-        path = Path(folder) / "job.zip"
+    with temporary_folder() as folder:
+        path = folder / "job.zip"
         path.write_bytes(archive(listing))
         yield path
 

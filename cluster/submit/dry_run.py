@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -24,6 +23,7 @@ from typing import Any
 
 from cluster.runtime.shipping import SECRET, THE_RUN, SentFiles, travelling_folder
 from landscape.core.errors import JobError, LandscapeError, StoreError, flat, message_of, one_line, quoted
+from landscape.core.files import temporary_folder
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape
 
@@ -57,10 +57,10 @@ def look(job: Job, file: Path, run: str) -> LookReport:
     Raises:
         JobError: the job, or its callback, fails; says how to send it unseen.
     """
-    with tempfile.TemporaryDirectory(prefix="landscape-") as folder:
-        report, words = Path(folder) / "report.json", Path(folder) / "stderr"
+    with temporary_folder() as folder:
+        report, words = folder / "report.json", folder / "stderr"
         given = {
-            "file": str(file.absolute()), "run": run, "report": str(report), "fresh": folder,
+            "file": str(file.absolute()), "run": run, "report": str(report), "fresh": str(folder),
             "store_seconds": STORE_SECONDS,
         }  # fmt: skip
         code = _prepare_in_child(travelling_folder(job.folder), given, words)

@@ -21,7 +21,7 @@ from landscape.problem.callback import import_callback
 from landscape.problem.user_code import INSTALLED, PACKAGE, STANDARD
 from landscape.recipes.options import OptionTable, Words
 from landscape.recipes.settings import alternatives
-from landscape.recipes.table import RECIPES, recipe
+from landscape.recipes.table import RECIPES, recipe, refuse_missing_package
 
 # ----------------------------------------------------------------------------------------------------
 # What is trained: a recipe by its name, the user's function by 'module:function', or a function itself.
@@ -52,6 +52,15 @@ class NamedFunction:
     def is_recipe(self) -> bool:
         """Whether it is a recipe of this package."""
         return isinstance(self.reference, str) and ":" not in self.reference
+
+    def refuse_missing_package(self) -> None:
+        """Refuse a recipe whose data cannot be read in this environment, before anything is written for it.
+
+        Raises:
+            LandscapeError: the package that reads them is not installed.
+        """
+        if self.is_recipe:
+            refuse_missing_package(str(self.reference))
 
     def load(self) -> TrainFunction:
         """The function.

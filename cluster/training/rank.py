@@ -7,7 +7,6 @@ import logging
 import os
 import shlex
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +21,7 @@ from cluster.runtime.options import check_workers
 from cluster.training.options import NamedFunction
 from cluster.training.report import KEPT, PACE, REMARK, STARTED, SUMMARY, log_rank
 from landscape.core.errors import BAD_USAGE, FAILED, NOT_FOUND, JobError, LandscapeError, NotFoundError, quoted
+from landscape.core.files import temporary_folder
 from landscape.core.folders import locate, open_folder
 from landscape.core.lock import TRAINING_CARD
 from landscape.core.validation import gpus
@@ -371,7 +371,7 @@ def run_rank(
     if own_process:
         sys.path[:0] = [folder for folder in plan.path if folder not in sys.path]
     with contextlib.ExitStack() as stack:
-        run = plan.run or stack.enter_context(tempfile.TemporaryDirectory(prefix="landscape-training-"))
+        run = plan.run or str(stack.enter_context(temporary_folder()))
         with _translate_errors(plan, rank, world):
             _refuse_unshared(plan)
             log = stack.enter_context(log_rank(run, rank, world, own_process=own_process)) if plan.run else None

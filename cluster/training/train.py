@@ -321,6 +321,7 @@ def train_here(job: TrainingJob, report: Report, overwrite: bool = False) -> Tra
             f"gpus_per_worker: this machine has {torch.cuda.device_count()} GPUs, not {job.gpus_per_worker:g}; "
             "leave it out, or ask for less"
         )
+    job.what.refuse_missing_package()
     with training_lock(job.run_path):
         stage("training in this process")
         plan = plan_of(job, former=former_function(job, overwrite))
@@ -346,9 +347,12 @@ def train_with_ray(
     refuse_without_ray_train()
     if not overwrite and (result := finished_result(job)) is not None:
         return result  # else Ray and its ranks would start, for half a minute, to find the same
+    attached = bool(address or os.environ.get("RAY_ADDRESS"))
+    if not attached:
+        job.what.refuse_missing_package()
     with (
         training_lock(job.run_path) as card,
-        ray_train_settings(bool(address or os.environ.get("RAY_ADDRESS"))),
+        ray_train_settings(attached),
         name_options_as_here(),
         ray_session(job, address, job.workers, allow_open) as placed,
         graceful_stop() as signalled,

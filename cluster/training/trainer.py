@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import threading
 import time
 import warnings
@@ -27,6 +26,7 @@ from cluster.runtime.session import private_ray_ended, refuse_dead_ray, supply
 from cluster.training.rank import PeerLost, RankFailed, RankPlan, run_rank
 from cluster.training.report import CONTROLLER, KEPT, LOST, REMARK, STARTED, SUMMARY, Board
 from landscape.core.errors import Interrupted, LandscapeError, one_line, quoted
+from landscape.core.files import temporary_folder
 from landscape.core.folders import open_folder
 from landscape.model.run_files import checkpoint_numbers
 
@@ -54,8 +54,8 @@ def train_on_ray(
     """
     this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     board = ray.remote(Board).options(num_cpus=0, scheduling_strategy=this_node).remote()
-    with tempfile.TemporaryDirectory(prefix="landscape-ray-train-") as storage:
-        fit = _FitThread(_trainer(plan, placement, board, storage, overwrite))
+    with temporary_folder() as storage:
+        fit = _FitThread(_trainer(plan, placement, board, str(storage), overwrite))
         watch = _Watch(plan, placement, board, observer)
         try:
             while fit.runs(LOOK_SECONDS):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from landscape.bench.measure import bench
 from landscape.bench.options import options_for
 from landscape.bench.problems import SYNTHETIC_MODELS, synthetic_job
 from landscape.core.errors import JobError, LandscapeError
+from landscape.core.files import temporary_folder
 from landscape.core.plan import Precision
 from landscape.job.job import Job
 from landscape.job.reading import read_job
@@ -192,8 +192,8 @@ def measure_as_asked(given: argparse.Namespace) -> dict[str, Any]:
         given.precision or (), given.engine or (), given.rounds, search=given.search, full=given.full, report=_report
     )
     options = replace(options, slice_seconds=given.slice, memory=not given.no_memory)
-    with tempfile.TemporaryDirectory(prefix="bench") as folder:
-        job = _job(given, folder)
+    with temporary_folder() as folder:
+        job = _job(given, str(folder))
         return bench(job, options) | ({"data": SYNTHETIC} if given.recipe else {})
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import shutil
 import stat
+import tempfile
+import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -74,6 +77,40 @@ def left_by_the_dead(name: str) -> str | None:
         return None
     pid = int(match[2])
     return match[1] if pid == os.getpid() or not is_alive(pid) else None
+
+
+TEMPORARY = "landscape-tmp-"  # how the names of temporary folders begin
+FRESH_SECONDS = 60.0  # in which a temporary folder may not be locked yet
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Within the block, an empty folder in the system's place for temporary files, which only this user may enter.
+
+    It is locked as long as its process lives. What a killed process has left is not, and the next call deletes it.
+    """
+    _delete_left_folders()
+    with tempfile.TemporaryDirectory(prefix=TEMPORARY) as name:
+        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            with contextlib.suppress(OSError):  # of a file system without locks, where nothing is deleted either
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield Path(name)
+        finally:
+            os.close(descriptor)
+
+
+def _delete_left_folders() -> None:
+    for place in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}*"):
+        with contextlib.suppress(OSError):  # it is another user's, in use, or gone
+            descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                state = os.fstat(descriptor)
+                if state.st_uid == os.getuid() and time.time() - state.st_mtime > FRESH_SECONDS:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(place, ignore_errors=True)
+            finally:
+                os.close(descriptor)
 
 
 def folder_of_user(variable: str, below_home: str, environment: Mapping[str, str]) -> Path | None:

@@ -7,7 +7,6 @@ import contextlib
 import errno
 import os
 import re
-import tempfile
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -23,7 +22,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import from_url
 
 from landscape.core.errors import JobError, StoreError, quoted
-from landscape.core.files import Folder, LineLog, R, T
+from landscape.core.files import Folder, LineLog, R, T, temporary_folder
 
 # ----------------------------------------------------------------------------------------------------
 # A log in an object store. Objects cannot be appended to, so the whole log is put again from time to time.
@@ -348,8 +347,8 @@ class ObjectFolder(Folder):
         Raises:
             FileNotFoundError: there is no such object.
         """
-        with tempfile.TemporaryDirectory(prefix="landscape-") as folder:
-            local = Path(folder) / path.rpartition("/")[2]
+        with temporary_folder() as folder:
+            local = folder / path.rpartition("/")[2]
             self._download(path, local)
             yield local
 
@@ -414,8 +413,8 @@ class ObjectFolder(Folder):
     @contextlib.contextmanager
     def whole(self, path: str) -> Iterator[Path]:
         """A file in a temporary folder to fill; it is put at `path` when the block ends without an error."""
-        with tempfile.TemporaryDirectory(prefix="landscape-") as folder:
-            local = Path(folder) / path.rpartition("/")[2]
+        with temporary_folder() as folder:
+            local = folder / path.rpartition("/")[2]
             yield local
             self.check_guard()
             self.ask(lambda: obstore.put(self.store, path, local))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
-from landscape.core.errors import JobError, nearest, quoted
+from landscape.core.errors import JobError, LandscapeError, nearest, quoted
 
 TrainFunction = Callable[..., Any]
 
@@ -18,10 +19,14 @@ class Recipe:
     Args:
         module: its name; it is imported when the recipe is used, since it loads torch.
         about: a description in one line.
+        package: what reads its data, where that is no requirement of this package; '' for none.
+        extra: of this package, with which that is installed.
     """
 
     module: str
     about: str
+    package: str = ""
+    extra: str = ""
 
     @property
     def problem(self) -> str:
@@ -31,11 +36,11 @@ class Recipe:
 
 RECIPES = {
     "lenet-mnist": Recipe("landscape.recipes.mnist", "LeNet-5 on MNIST's idx files"),
-    "lenet-digits": Recipe("landscape.recipes.digits", "LeNet-5 on scikit-learn's digits"),
+    "lenet-digits": Recipe("landscape.recipes.digits", "LeNet-5 on scikit-learn's digits", "sklearn", "recipes"),
     "cnn-mnist": Recipe("landscape.recipes.cnn", "two convolutions and dropout on MNIST's idx files"),
     "resnet-cifar10": Recipe("landscape.recipes.cifar10", "ResNet-(6n+2) on CIFAR-10"),
     "resnet50-imagefolder": Recipe(
-        "landscape.recipes.imagefolder", "ResNet-50 on photographs in folders, as ImageNet has them"
+        "landscape.recipes.imagefolder", "ResNet-50 on photographs in folders, as ImageNet has them", "PIL", "images"
     ),
 }
 
@@ -56,3 +61,17 @@ def recipe(name: str) -> TrainFunction:
     from landscape.problem.callback import import_callback
 
     return import_callback(f"{RECIPES[name].module}:train")
+
+
+def refuse_missing_package(name: str) -> None:
+    """Refuse a recipe whose data cannot be read here, before anything is written for it.
+
+    Raises:
+        LandscapeError: the package that reads them is not installed; says how it is.
+    """
+    package = RECIPES[name].package
+    if package and find_spec(package) is None:
+        raise LandscapeError(
+            f"recipe: {name} reads its data with {package}, which is not installed: pip install "
+            f"'loss-landscape-cluster[{RECIPES[name].extra}]'"
+        )

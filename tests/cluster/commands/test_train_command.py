@@ -130,6 +130,18 @@ def test_a_finished_training_starts_no_ray_to_find_that_out(call, tmp_path, monk
     assert "workers: Ray starts" in call("train", "my_training:train", "--run", "failed", "--workers", 2).err
 
 
+def test_a_recipe_whose_package_is_missing_leaves_no_run(call, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    for where in ("--serial", "--workers=2"):
+        refused = call("train", "lenet-digits", "--run", "run", where)
+        assert refused.code == 1
+        assert refused.err.splitlines()[-1] == (
+            "recipe: lenet-digits reads its data with sklearn, which is not installed: pip install "
+            "'loss-landscape-cluster[recipes]'"
+        )
+        assert not (tmp_path / "run").exists()
+
+
 def test_the_status_of_a_run_tells_of_its_training(call, tmp_path):
     run = tmp_path / "run"
     assert call("train", "my_training:train", "--run", run, "--fail-at", 1, "--seed", 3).code == 1
