@@ -1,16 +1,21 @@
-"""A cluster's address, checked before Ray attaches: whether a head answers there, and whether it asks for a token."""
+"""A cluster's address: whether a head answers there and asks for a token; and whether it answers a driver later on."""
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import logging
 import os
 import socket
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from cluster.runtime.logs import event_fields
 from landscape.core.errors import ClusterUnreachableError, JobError, quoted
 
 CONNECT_SECONDS = 5.0
@@ -237,3 +242,93 @@ def ask(place: str, seconds: float = CONNECT_SECONDS, token: str = "") -> Answer
         except grpc.RpcError as error:
             return "token" if error.code() == grpc.StatusCode.UNAUTHENTICATED else "none"
     return "open"
+
+
+# ----------------------------------------------------------------------------------------------------
+# A head that falls silent while a driver is attached. Calls to Ray then block, and after a time Ray's core ends the
+# process, so another thread says what is waited for.
+
+LOOK_SECONDS = 3.0  # between two questions to the head
+SILENT_SECONDS = 5.0  # without an answer, after which the user is told
+PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"  # Ray's setting for how long it waits for its head
+PATIENCE_SECONDS = 60.0  # its default
+
+
+@dataclass
+class HeadWatch:
+    """Says when a head has fallen silent, until when it is waited for, and when it answers again.
+
+    Args:
+        place: its host:port.
+        answers: asks it.
+        clock: the time, in seconds since 1970.
+    """
+
+    place: str
+    answers: Callable[[], bool]
+    clock: Callable[[], float] = time.time
+    _silent_since: float | None = None
+    _is_told: bool = False
+
+    def look(self) -> None:
+        """Ask once, and say what has changed."""
+        began = self.clock()
+        if self.answers():
+            if self._is_told and self._silent_since is not None:
+                text = f"the cluster at {quoted(self.place)} answers again, after {began - self._silent_since:.0f} s"
+                log.warning("%s", text, extra=event_fields("head-answers", cause=text))
+            self._silent_since, self._is_told = None, False
+            return
+        if self._silent_since is None:
+            self._silent_since = began
+        if not self._is_told and self.clock() - self._silent_since >= SILENT_SECONDS:
+            self._is_told = True
+            text = (
+                f"the cluster at {quoted(self.place)} has not answered since {_time_of_day(self._silent_since)}; it is "
+                f"waited for until about {_time_of_day(self._silent_since + patience_seconds())}. Then this ends with "
+                "code 5: what is done is kept, and the same command goes on"
+            )
+            log.warning("%s", text, extra=event_fields("head-silent", cause=text))
+
+
+def patience_seconds() -> float:
+    """How long Ray waits for its head before it ends the process that is attached to it."""
+    try:
+        return float(os.environ.get(PATIENCE, ""))
+    except ValueError:
+        return PATIENCE_SECONDS
+
+
+def _time_of_day(seconds: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(seconds))
+
+
+@contextlib.contextmanager
+def watch_head(address: str, certified: bool) -> Iterator[None]:
+    """Within the block, a thread says when the head at an address falls silent, and when it answers again.
+
+    Args:
+        certified: whether it asks for certificates; then it is only tried whether it takes connections.
+    """
+    host, port = head_place(address)
+
+    def answers() -> bool:
+        if not certified:
+            return ask(f"{host}:{port}") != "none"
+        try:
+            socket.create_connection((host.strip("[]"), port), CONNECT_SECONDS).close()
+        except OSError:
+            return False
+        return True
+
+    watch, is_over = HeadWatch(f"{host}:{port}", answers), threading.Event()
+
+    def look_again_and_again() -> None:
+        while not is_over.wait(LOOK_SECONDS):
+            watch.look()
+
+    threading.Thread(target=look_again_and_again, name="head watch", daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()

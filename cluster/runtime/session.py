@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from cluster.runtime.address import check_address, unreachable
+from cluster.runtime.address import check_address, unreachable, watch_head
 from cluster.runtime.console import without_native_text
 from cluster.runtime.logs import in_detail, in_environment, is_supervised, tell
 from cluster.runtime.placement import Placement, ResourceRequest, Supply, placement
@@ -44,8 +44,7 @@ def ray_session(
     """
     place = address or os.environ.get("RAY_ADDRESS") or "local"
     attached = place != "local"
-    if attached:
-        check_address(place, allow_open)
+    answer = check_address(place, allow_open) if attached else "none"
     if attached and job.device_ids is not None:
         raise JobError(
             "device_ids: restricts a local Ray only; "
@@ -62,7 +61,8 @@ def ray_session(
         if started_here:
             _begin(job, place if attached else None, workers)
         try:
-            yield placement(job, workers, supply())
+            with watch_head(place, certified=answer == "tls") if attached else contextlib.nullcontext():
+                yield placement(job, workers, supply())
         finally:
             if not (is_supervised() and private_ray_ended()):  # else Ray would wait for processes that are dead
                 if started_here:

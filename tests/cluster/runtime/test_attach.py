@@ -169,6 +169,37 @@ def test_no_token_that_was_sent_is_told_from_one_that_is_refused(environment, wh
     assert str(attach.wrong_token("the cluster")).startswith("address: the cluster refuses the token; ")
 
 
+def test_a_head_that_falls_silent_is_told_of_once_with_its_deadline_and_its_return(monkeypatch, caplog):
+    monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.delenv(attach.PATIENCE, raising=False)
+    time.tzset()
+    now, answers = 36000.0, True
+    watch = attach.HeadWatch("10.0.0.1:6379", lambda: answers, lambda: now)
+
+    def look(seconds: float, answered: bool) -> None:
+        nonlocal now, answers
+        now, answers = now + seconds, answered
+        watch.look()
+
+    look(3, True)
+    look(3, False)
+    look(3, True)  # too short for a word
+    look(3, False)
+    look(3, False)
+    assert not caplog.messages
+    for _ in range(3):
+        look(3, False)
+    assert caplog.messages == [
+        "the cluster at '10.0.0.1:6379' has not answered since 10:00:12; it is waited for until about 10:01:12. Then "
+        "this ends with code 5: what is done is kept, and the same command goes on"
+    ]
+    look(3, True)
+    look(3, True)
+    assert caplog.messages[1:] == ["the cluster at '10.0.0.1:6379' answers again, after 15 s"]
+    monkeypatch.undo()
+    time.tzset()
+
+
 # -- real heads ------------------------------------------------------------------------------------------------
 
 
