@@ -40,7 +40,7 @@ from cluster.driver.worker import (
     WorkerHandle,
     WorkerQuery,
 )
-from cluster.runtime.placement import Placement, explain_placement, workers_that_fit
+from cluster.runtime.placement import Placement, explain_placement, waiting_text, workers_that_fit
 from cluster.runtime.session import (
     draining_nodes,
     has_process,
@@ -61,6 +61,7 @@ from landscape.problem.collated import Collated, WholeBatches
 from landscape.problem.supervised import ordered_names
 from landscape.problem.terms import PointSets
 
+SHOW_SECONDS = 5.0  # after which the progress says what is waited for
 EXPLAIN_SECONDS = 20.0  # after which the user is told why there is no worker
 MOST_ARRIVALS = 256  # that are taken in at once, as their values are in this process's memory
 FETCH_SECONDS = 600.0  # 28 GB to 125 nodes take less than 3 minutes at 10 Gbit/s
@@ -94,7 +95,7 @@ class RayWorkerPool:
         path = tuple(map(os.path.abspath, sys.path))
         self._source = ProblemSource(portable, prepared.job.folder, path, look_of(prepared), prepared.network)
         self._hired = 0
-        self._looked = self._alone_since = clock()
+        self._looked = self._alone_since = self._last_shown = clock()
         self._explained = False
         self._pending: dict[str, deque[tuple[Any, Asked]]] = {}  # worker → what it has not answered yet
         self._awaited: dict[Any, str] = {}  # the reference that a worker answers next → the worker
@@ -120,7 +121,7 @@ class RayWorkerPool:
         """Ask for one more worker, which starts when it has been placed."""
         if not self.handles:
             # Sharing the samples may have taken long, and no worker was waited for meanwhile.
-            self._alone_since = self._clock()
+            self._alone_since = self._last_shown = self._clock()
         self._hired += 1
         name = f"worker-{self._hired}"
         # Ray would restart an actor silently, without end; the driver replaces workers, within a budget.
@@ -166,16 +167,25 @@ class RayWorkerPool:
         return [worker.name for worker in self.handles.values() if worker.node in leaving]
 
     def explain_absence(self, tell: Callable[[str], None]) -> None:
-        """Say once, where it takes long, why no worker has been placed, or that the workers still load."""
+        """Say once, where it takes long, why no worker has been placed, or that the workers still load.
+
+        The progress says so first, and later a warning, which is also written where nobody watches.
+        """
+        now = self._clock()
         if self.ready:
-            self._alone_since, self._explained = self._clock(), False
-        elif not self._explained and self._clock() - self._alone_since > EXPLAIN_SECONDS:
+            self._alone_since = self._last_shown = now
+            self._explained = False
+        elif now - self._last_shown > SHOW_SECONDS:
+            self._last_shown = now
             if any(has_process(worker.actor) for worker in self.handles.values()):
-                self._alone_since = self._clock()
+                self._alone_since = now
                 stage("the workers have their places, and load the problem and its samples")
-                return
-            tell(explain_placement(self._wanted, supply(), ray.available_resources()))
-            self._explained = True
+            elif not self._explained:
+                free, self._explained = ray.available_resources(), now - self._alone_since > EXPLAIN_SECONDS
+                if self._explained:
+                    tell(explain_placement(self._wanted, supply(), free))
+                else:
+                    stage(waiting_text(self._wanted, supply(), free))
 
     def dismiss_busy(self) -> None:
         """End the workers that still compute what nobody waits for, such as a second copy of a task."""

@@ -22,7 +22,7 @@ from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.compute.serial import RunOptions
 from landscape.core.errors import Interrupted, JobError
 from landscape.core.grid import Grid
-from landscape.core.progress import stage
+from landscape.core.progress import STARTING_WORKERS, stage
 from landscape.core.system import user_name
 
 if TYPE_CHECKING:
@@ -289,5 +289,5 @@ def executor_of(
         return
     with LazyPool(ClusterOptions(workers=workers, address=address, allow_open=allow_open)) as lazy_pool:
         pool, signalled = lazy_pool.workers_for(prepared)
-        stage("starting workers")
+        stage(STARTING_WORKERS)
         yield RayExecutor(pool, lambda: stop() or signalled(), Policy(), lazy_pool.metrics)

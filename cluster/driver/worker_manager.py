@@ -15,7 +15,7 @@ from landscape.compute.prepared import PreparedJob, kept_samples
 from landscape.compute.reproducibility import NotReproduced, ReferencePoint
 from landscape.compute.tasks import Task, create_landscape
 from landscape.core.errors import JobError, LandscapeError
-from landscape.core.progress import CHOOSING, stage
+from landscape.core.progress import CHOOSING, STARTING_WORKERS, stage
 from landscape.evaluation.tuning.choices import Limits
 from landscape.evaluation.tuning.search import Search, TuningRequest
 from landscape.surface.record_parts import Failure
@@ -393,9 +393,11 @@ class LandscapePlanner:
         Batches that do not fit the device are made smaller here for the whole job, before any value is stored, as
         smaller ones later would give other bits.
         """
-        stage(CHOOSING)
         scope, chosen = tuning_scope(self._prepared)
+        if not self._pool.ready:
+            stage(STARTING_WORKERS)
         self._first_ready()  # when it started, the landscapes were planned for its device
+        stage(CHOOSING)
         if chosen is not None:
             for sent in (landscape.sent for landscape in new):
                 sent.replan(sent.landscape.in_batches(chosen.batch_size))

@@ -199,3 +199,10 @@ def explain_placement(wanted: Placement, has: Supply, available: Resources, who:
     waiting = "a larger node" if too_small else "the cluster"
     note = ", of which its autoscaler is told" if has.grows else ""
     return f"no {who} has found a place yet: each asks for {', '.join(parts)}; waiting for {waiting}{note}"
+
+
+def waiting_text(wanted: Placement, has: Supply, available: Resources) -> str:
+    """What is waited for while no worker has a place, as a stage of the progress: what was asked, what there is."""
+    asked = ", ".join(f"{amount:g} {name}" for name, amount in wanted.asks)
+    there = ", ".join(f"{has.total(name):g} {name} ({available.get(name, 0):g} free)" for name, _ in wanted.asks)
+    return f"waiting for a place: a worker asks for {asked}; the cluster has {there}"

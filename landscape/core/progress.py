@@ -47,6 +47,7 @@ class Progress:
 
 
 PREPARING, CHOOSING = "loading the problem and its samples", "measuring a point and choosing an engine"
+STARTING_WORKERS = "starting workers"
 stages = logging.getLogger("landscape.stages")
 
 

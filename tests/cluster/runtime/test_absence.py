@@ -12,7 +12,7 @@ from ray._private import state
 from ray._private.state import GlobalState
 from ray.exceptions import RaySystemError
 
-from cluster.driver.pool import EXPLAIN_SECONDS, RayWorkerPool
+from cluster.driver.pool import EXPLAIN_SECONDS, SHOW_SECONDS, RayWorkerPool
 from cluster.runtime.placement import Placement
 from cluster.runtime.session import has_process
 from landscape.compute.prepare import prepare
@@ -62,11 +62,18 @@ def test_where_no_head_answers_a_worker_counts_as_one_without_a_place(monkeypatc
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_workers_that_no_node_has_room_for_are_explained_once(make_job):
+def test_workers_that_no_node_has_room_for_are_explained_once(make_job, caplog):
+    caplog.set_level(logging.INFO, "landscape.stages")
     now, told = 0.0, []
     pool = RayWorkerPool(prepare(make_job()), Placement(1, 64, 0.0), 1, lambda: now)
     try:
         pool.hire()
+        now += 1.5 * SHOW_SECONDS
+        for _ in range(3):
+            pool.explain_absence(told.append)
+        assert not told
+        (shown,) = caplog.messages
+        assert shown.startswith("waiting for a place: a worker asks for 64 CPU; the cluster has 4 CPU (")
         for _ in range(3):
             now += 2 * EXPLAIN_SECONDS
             pool.explain_absence(told.append)
