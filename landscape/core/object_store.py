@@ -23,6 +23,7 @@ from obstore.store import from_url
 
 from landscape.core.errors import JobError, StoreError, quoted
 from landscape.core.files import Folder, LineLog, R, T, temporary_folder
+from landscape.core.store_watch import watched
 
 # ----------------------------------------------------------------------------------------------------
 # A log in an object store. Objects cannot be appended to, so the whole log is put again from time to time.
@@ -248,26 +249,28 @@ class ObjectFolder(Folder):
 
     def ask(self, question: Callable[[], R], *, may_be_absent: bool = False) -> R:
         """The answer of a request, repeated if the answer breaks off: obstore only repeats requests without one."""
-        for wait in self._waits():
-            try:
-                with self.speaking(may_be_absent=may_be_absent):
-                    return question()
-            except StoreError as error:
-                if wait is None or not error.passing:
-                    raise
-                time.sleep(wait)
+        with watched(self.name, self._retry):
+            for wait in self._waits():
+                try:
+                    with self.speaking(may_be_absent=may_be_absent):
+                        return question()
+                except StoreError as error:
+                    if wait is None or not error.passing:
+                        raise
+                    time.sleep(wait)
         raise AssertionError
 
     async def ask_async(self, question: Callable[[], Awaitable[R]], *, may_be_absent: bool = False) -> R:
         """The answer of a request as `ask` gives it, within an event loop."""
-        for wait in self._waits():
-            try:
-                with self.speaking(may_be_absent=may_be_absent):
-                    return await question()
-            except StoreError as error:
-                if wait is None or not error.passing:
-                    raise
-                await asyncio.sleep(wait)
+        with watched(self.name, self._retry):
+            for wait in self._waits():
+                try:
+                    with self.speaking(may_be_absent=may_be_absent):
+                        return await question()
+                except StoreError as error:
+                    if wait is None or not error.passing:
+                        raise
+                    await asyncio.sleep(wait)
         raise AssertionError
 
     def _waits(self) -> Iterator[float | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,8 +15,10 @@ from pathlib import Path
 import pytest
 from object_stores import SECRET, Raw, Trouble, environment, new_url, request, use
 from small_models import Counter, make_job, quadratic_problem, wandering
+from waiting import wait_for
 
 from landscape import JobError, Problem, extend, open_run, run
+from landscape.core import store_watch
 from landscape.core.errors import Interrupted, LandscapeError, StoreError
 from landscape.core.folders import open_folder, probe
 from landscape.core.lock import CARD, Lease, driver_alive, run_lock
@@ -121,6 +124,46 @@ def test_a_store_that_is_down_for_good_ends_in_one_line_and_going_on_gives_the_s
         assert store.examine().damaged == ()
         run(small_job(place))
     assert Raw(place, endpoint).values() == expected
+
+
+def test_a_store_that_does_not_answer_is_told_of_once_and_when_it_answers_again(place, endpoint, monkeypatch, caplog):
+    monkeypatch.setattr(store_watch, "SILENT_SECONDS", 0.3)
+    monkeypatch.setattr(store_watch, "LOOK_SECONDS", 0.05)
+    with Trouble(endpoint, silence=0.2).running() as trouble:
+        use(monkeypatch, trouble.endpoint, LANDSCAPE_STORE_TIMEOUT="0.1")
+        folder = open_folder(place)
+        folder.write("a", b"1")
+        assert not caplog.messages, "it has answered"
+        trouble.down = True
+        writer = threading.Thread(target=folder.write, args=("a", b"2"))
+        writer.start()
+        wait_for(lambda: caplog.messages, "a word of the silence")
+        time.sleep(0.3)
+        trouble.down = False
+        writer.join()
+        assert folder.read("a") == b"2"
+    bucket = "/".join(place.split("/")[:3])
+    silent, back = caplog.messages
+    assert re.fullmatch(f"store '{bucket}' has not answered for 0 s; it is asked again for 180 s", silent)
+    assert re.fullmatch(rf"store '{bucket}' answers again, after \d+ s", back)
+
+
+def test_a_slow_request_beside_answered_ones_is_no_silence(caplog):
+    now = 0.0
+    watch = store_watch.SilenceWatch("s3://bucket", lambda: now)
+    with watch.waiting(180.0):
+        for now in (8.0, 16.0, 24.0):  # noqa: B007 - the clock of the watch
+            with watch.waiting(180.0):
+                pass
+            watch.look()
+        assert not caplog.messages
+        now = 45.0
+        for _ in range(2):
+            watch.look()
+        assert caplog.messages == ["store 's3://bucket' has not answered for 21 s; it is asked again for 180 s"]
+        now = 69.0
+    assert caplog.messages[1:] == ["store 's3://bucket' answers again, after 45 s"]
+    assert watch.is_idle
 
 
 @pytest.mark.faults
