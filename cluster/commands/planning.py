@@ -397,7 +397,8 @@ def plan_extension(
     """The plan of the first step, as from `plan_job`, with the cost of every step in `steps`.
 
     A later step cannot be prepared before the earlier ones are done, but its points and samples are known, and each
-    takes as long as in the first step. Without steps nothing is left to do.
+    takes as long as in the first step. `levels` are those of the landscape's refinement, in the first step. Without
+    steps nothing is left to do.
 
     Raises:
         JobError: one of the steps is refused.
@@ -407,11 +408,17 @@ def plan_extension(
     jobs = [extension_job(run, name, step, problem, folder) for step in steps]
     planned = plan_job(jobs[0], workers)
     first = planned["landscapes"][0]
-    counts = list(_counts(LandscapeStore.open(open_run(run).path, name), steps, jobs))
+    path = open_run(run).path
+    store = LandscapeStore.open(path, name)
+    counts = list(_counts(store, steps, jobs))
     _, new_samples, all_samples = counts[0]
-    # A part of the first step may have been computed already.
-    counts[0] = first["missing_points"], new_samples, all_samples
     seconds_per_sample = planned["seconds_per_point"] / sum(all_samples.values()) / _processes(planned)
+    records = [level.record.level for level in store.levels() if level.record.level is not None]
+    seconds = sum(new_samples.values()) * seconds_per_sample
+    planned["levels"] = [_level_cost(path, jobs[0].landscapes[0].name, each, store.shape, seconds) for each in records]
+    # A part of the first step may have been computed already.
+    left = first["missing_points"] + sum(level["points"] for level in planned["levels"])
+    counts[0] = left, new_samples, all_samples
     planned["steps"] = [
         {
             "adds": _option(step),
@@ -436,19 +443,20 @@ def _counts(
     samples = samples or {ALL: store.identity.num_samples or 0}
     points = math.prod(store.shape)
     path, batch_size = int(store.counts().sum()) - points, recorded_plan(store).batch_size
+    finer = sum(level.arrays.points for level in store.levels())
     for step, job in zip(steps, jobs, strict=True):
         if step.num_samples is not None:
             most = max(samples.values())
             known = most // batch_size * batch_size
             # A term with fewer samples than others has all of its samples already.
             samples = {name: count if count < most else step.num_samples for name, count in samples.items()}
-            yield points + path, {name: max(0, count - known) for name, count in samples.items()}, samples
+            yield points + path + finer, {name: max(0, count - known) for name, count in samples.items()}, samples
         elif step.ranges is not None:
             wider = math.prod(job.landscapes[0].size)
             yield wider - points, samples, samples
             points = wider
         else:
-            yield points, samples, samples
+            yield points + finer, samples, samples
 
 
 def _samples_text(samples: int | dict[str, int]) -> str:
@@ -471,17 +479,18 @@ def extension_text(planned: dict[str, Any]) -> str:
     steps = planned["steps"]
     if not steps:
         return f"{planned['landscape']} has all of this already: nothing is left to do"
-    text = plan_text(planned)
-    if len(steps) == 1:
-        return text
-    lines = [f"step 1 of {len(steps)}: {steps[0]['adds']}", text]
+    lines = [plan_text(planned), *map(_level_text, planned["levels"])]
+    if len(steps) > 1:
+        lines.insert(0, f"step 1 of {len(steps)}: {steps[0]['adds']}")
     lines += [
         f"step {number} of {len(steps)}: {step['adds']}: {step['points']} points are evaluated, on "
         f"{_samples_text(step['samples'])} each: about {seconds_text(step['seconds'])}"
         for number, step in enumerate(steps[1:], 2)
     ]
     work = planned["seconds_of_all_steps"] * _processes(planned)
-    lines.append(f"all {len(steps)} steps: {time_in_words(work, planned['workers'], planned['here'])}")
+    if len(lines) > 1:
+        whole = f"all {len(steps)} steps" if len(steps) > 1 else "with its levels"
+        lines.append(f"{whole}: {time_in_words(work, planned['workers'], planned['here'])}")
     return "\n".join(lines)
 
 
@@ -522,14 +531,17 @@ def _level_cost(run: str, name: str, level: LevelRecord, shape: Sequence[int], s
     return {"level": level.number, "size": size, "points": points, "seconds": points * seconds}
 
 
+def _level_text(level: dict[str, Any]) -> str:
+    return (
+        f"level {level['level']}: {level['points']} points of {' x '.join(map(str, level['size']))}, "
+        f"about {seconds_text(level['seconds'])}"
+    )
+
+
 def refinement_text(planned: dict[str, Any]) -> str:
     """The plan as lines: one for each level, and the sum."""
     workers, points = planned["workers"], sum(level["points"] for level in planned["levels"])
-    lines = [
-        f"level {level['level']}: {level['points']} points of {' x '.join(map(str, level['size']))}, "
-        f"about {seconds_text(level['seconds'])}"
-        for level in planned["levels"]
-    ]
+    lines = list(map(_level_text, planned["levels"]))
     work = points * planned["seconds_per_point"]
     lines.append(
         f"all: {points} points on {planned['num_samples']} samples each, "

@@ -438,9 +438,9 @@ def extend(
 ) -> int:
     """Add samples, observables or a wider range to a landscape that is complete; every value that is known is kept.
 
-    The result is what asking for all of it at once with the same plan would have given, to the bit. It is computed as
-    NAME.extending and takes the place of NAME when it is complete; interrupted, the same command goes on, and once
-    complete it does nothing.
+    The result is what asking for all of it at once with the same plan would have given, to the bit; a refined landscape
+    gets samples and observables level by level. It is computed as NAME.extending and takes the place of NAME when it is
+    complete; interrupted, the same command goes on, and once complete it does nothing.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Extend a landscape by samples, observables or a wider range, reusing every known value.
 
 The result has the same bits as a job that asks for all of it at once, with the same plan. It is computed beside the
-landscape, under another name, and replaces the landscape when it is complete.
+landscape, under another name, level by level where the landscape is refined, and replaces it when it is complete.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 
 from landscape.compute.plans import within_tile_bytes
 from landscape.compute.recorded_job import job_of, recorded_fields
+from landscape.compute.refine import level_job
 from landscape.compute.serial import run as run_serially
 from landscape.core.errors import JobError, quoted
 from landscape.core.grid import AXIS_NAMES, Grid, as_written, axis_coordinates
@@ -115,15 +116,24 @@ def extend(
     for step in steps[1:]:  # refuse later steps before computing the first
         extension_job(run, name, step, problem, folder)
     for step in steps:
-        job = extension_job(run, name, step, problem, folder)
-        opened = _compute_or_drop(job, compute)
-        staged = job.landscapes[0].name
-        left = LandscapeStore.open(opened.path, staged).counts()
-        if left[NOT_COMPUTED] or left[QUARANTINED]:
-            return opened  # partial: it lists the failures, and the landscape stays as it is
-        with writing(opened.path):
-            replace_landscape(opened.path, staged, name)
+        for job in _jobs_of(path, name, step, problem, folder):
+            opened = _compute_or_drop(job, compute)
+            left = LandscapeStore.open(path, extension_name(name), level=job.level.number if job.level else 0).counts()
+            if left[NOT_COMPUTED] or left[QUARANTINED]:
+                return opened  # partial: it lists the failures, and the landscape stays as it is
+        with writing(path):
+            replace_landscape(path, extension_name(name), name)
     return open_run(run)
+
+
+def _jobs_of(
+    run: str, name: str, step: More, problem: str | Callable[[], Any] | None, folder: Path | None
+) -> Iterator[Job]:
+    """The jobs of a step: of the landscape, then of each level of its refinement; each needs the ones before it."""
+    yield extension_job(run, name, step, problem, folder)
+    for level in LandscapeStore.open(run, name).levels():
+        assert level.record.level is not None, "found complete"
+        yield level_job(run, extension_name(name), level.record.level, problem, folder, extends=name)
 
 
 def _compute_or_drop(job: Job, compute: Callable[[Job], Run]) -> Run:
@@ -230,13 +240,16 @@ def _refuse(store: LandscapeStore, step: More) -> None:
         raise JobError(store.refusal)
     if not store.job.landscapes:
         raise JobError(f"landscape {name} cannot be extended: its record holds no job; compute it again")
-    if store.levels():
+    levels = store.levels()
+    if levels and step.ranges is not None:
         raise JobError(
-            f"landscape {name} cannot be extended: it has been refined, and its levels would be lost; compute it again "
-            "under another name, and extend that before it is refined"
+            f"ranges: landscape {name} has been refined, in blocks that are counted from its first point, and a wider "
+            "range would have others; compute the wider range under another name, and refine that"
         )
-    if (why := why_incomplete(store)) is not None:
-        raise JobError(f"landscape {name} cannot be extended: {why}; run its own job first")
+    for part in (store, *levels):
+        if (why := why_incomplete(part)) is not None:
+            of_level = f"of its level {part.level}, " if part.level else ""
+            raise JobError(f"landscape {name} cannot be extended: {of_level}{why}; run its own job first")
     if step.num_samples is not None and record.of_points:
         what = "eigenvalues" if record.convexity is not None else "layers"
         raise JobError(

@@ -197,7 +197,8 @@ def prepare(
     here = torch.device("cpu") if job.device == "cpu" else device_here()
     asked = asked_of(job)
     begun = set(landscape_names(run)) & {spec.name for spec in asked.landscapes}
-    extended = None if job.extends is None else LandscapeStore.open(run, job.extends)
+    base = job.extends if job.level is None else job.landscapes[0].name  # a level is computed from its own landscape
+    extended = None if base is None else LandscapeStore.open(run, base)
     borrowed = None if begun else borrowed_plan(job, asked.num_samples)  # one job has one engine
     if extended is not None:
         borrowed = recorded_plan(extended)
@@ -337,7 +338,7 @@ def _record_of(
     ):  # fmt: skip
         record = record.changed(keep_samples=True)
     extension = landscape.extension
-    if extension is not None and extension.blocks is None:
+    if extension is not None and (common.job.level is not None or extension.blocks is None):
         # Every process must reproduce the values of the first process.
         known = extension.store.record
         record = record.changed(
@@ -361,10 +362,17 @@ def _extension(
     if common.extended is None:
         return None
     if common.job.level is not None:
-        return refinement_of(common.extended, identity, plan)
+        return refinement_of(common.extended, identity, plan, _level_before(common.job, name), common.samples)
     extension = extension_of(common.extended, identity, grid, common.samples, plan, common.job.adds, name)
     extension.refuse_other_moments(common.moment_rows, terms_of(common.problem.observe))
     return extension
+
+
+def _level_before(job: Job, name: str) -> LandscapeStore | None:
+    """The level that a level of this landscape extends; None if it only refines its landscape."""
+    assert job.level is not None
+    assert job.extends is not None
+    return None if job.extends == name else LandscapeStore.open(job.run_path, job.extends, level=job.level.number)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -108,8 +108,12 @@ def level_job(
     level: LevelRecord,
     problem: str | Callable[[], Any] | None = None,
     folder: Path | None = None,
+    extends: str | None = None,
 ) -> Job:
     """The job that computes a level; `landscape plan` shows its plan and cost.
+
+    Args:
+        extends: the landscape whose same level is extended by it; None if none is.
 
     Raises:
         JobError: the landscape cannot be refined.
@@ -118,7 +122,7 @@ def level_job(
     store = refinable(path, name)
     found = recorded_fields(path, store, problem, folder)
     changed = {"engine": "auto", "batch_size": None, "tile": [BLOCK], "keep_samples": None}
-    return job_of(found.fields | changed).refining(level, found.folder)
+    return job_of(found.fields | changed).refining(level, found.folder, extends)
 
 
 def run(

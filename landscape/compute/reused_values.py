@@ -53,6 +53,11 @@ class Extension:
         return self.store.record.moment_rows
 
     @property
+    def source(self) -> LandscapeStore:
+        """The store of the known values and moments."""
+        return self.store
+
+    @property
     def gives_values(self) -> bool:
         """Whether values are taken over unchanged."""
         return self.blocks is None and not self.more_observables
@@ -104,7 +109,7 @@ class Extension:
 
     def _damaged(self, name: str, index: Index) -> LandscapeError:
         return LandscapeError(
-            f"landscape {quoted(self.store.name)} cannot be extended: {name} chunk {'/'.join(map(str, index))} is "
+            f"landscape {quoted(self.source.name)} cannot be extended: {name} chunk {'/'.join(map(str, index))} is "
             "damaged; run its own job, which mends it"
         )
 
@@ -178,9 +183,10 @@ class Extension:
         return values["loss"], sum(weight * values[name] for name, weight in terms.items())
 
     def before(self, tile: Tile) -> Before:
-        """The moments over the complete blocks at the points of a tile."""
+        """The moments over the complete blocks at the points of a tile that are evaluated."""
         assert self.blocks is not None
-        return Before(self.blocks, self.values_of(MOMENTS, tile).reshape(tile.points, -1, PARTS))
+        moments = self.values_of(MOMENTS, tile).reshape(tile.points, -1, PARTS)
+        return Before(self.blocks, moments[~self.known(tile)])
 
     def before_at(self, grid: Grid, point: Sequence[float]) -> Before | None:
         """The same at one point of the grid; None if no samples are added."""
@@ -210,7 +216,7 @@ class Extension:
 
     def values_of(self, name: str, tile: Tile) -> Floats:
         """The values of an array over a tile, flat over its points; NaN outside the complete landscape's grid."""
-        arrays = self.store.arrays
+        arrays = self.source.arrays
         beside = arrays[name].shape[len(self.shape) :]
         values = np.full((*tile.shape, *beside), np.nan, arrays[name].dtype)
         starts, stops = (
@@ -331,7 +337,22 @@ class Refinement(Extension):
     """A complete landscape for a level that refines it: points of coarser levels are not evaluated again.
 
     The level does not hold their values either: they read as NaN there.
+
+    Attributes:
+        before_extension: the same level before its landscape was extended, whose values or moments are taken over; None
+            if the level extends none.
     """
+
+    before_extension: LandscapeStore | None = None
+
+    @property
+    def source(self) -> LandscapeStore:
+        """The level that this one extends, else the landscape."""
+        return self.before_extension or self.store
+
+    def before_at(self, grid: Grid, point: Sequence[float]) -> Before | None:
+        """None: every process reproduces the landscape's own value, which has all samples already."""
+        return None
 
     @property
     def gives_values(self) -> bool:
@@ -349,14 +370,17 @@ class Refinement(Extension):
         return {name: np.full((tile.points, *width), np.nan) for name, width in beside.items()}
 
 
-def refinement_of(store: LandscapeStore, identity: Mapping[str, Any], plan: Plan) -> Refinement:
-    """What a level takes over from its landscape.
+def refinement_of(
+    store: LandscapeStore, identity: Mapping[str, Any], plan: Plan, before: LandscapeStore | None, samples: Samples
+) -> Refinement:
+    """What a level takes over from its landscape, and from the same level before the landscape was extended.
 
     Args:
         identity: of the level: the landscape's identity and the number of the level.
+        before: that level; None if the level extends none.
 
     Raises:
-        JobError: the landscape was computed with another job than the level.
+        JobError: the landscape, or the level before, was computed with another job than the level.
     """
     name = quoted(store.name)
     if changed := changes(store.identity.whole, {key: value for key, value in identity.items() if key != "level"}):
@@ -366,7 +390,13 @@ def refinement_of(store: LandscapeStore, identity: Mapping[str, Any], plan: Plan
         )
     if plan != recorded_plan(store):
         raise JobError(f"landscape {name} was computed by another plan since it was refined; give it another name")
-    return Refinement(store, (0,) * len(store.shape), store.shape, plan, None, more_observables=False)
+    zero = (0,) * len(store.shape)
+    if before is None:
+        return Refinement(store, zero, store.shape, plan, None, more_observables=False)
+    _refuse_another_job(before, identity)
+    more, count = before.identity.whole["observables"] != list(identity["observables"]), before.identity.num_samples
+    blocks, known = (None, 0) if count == samples.length else _complete_blocks(samples, count or 0, plan)
+    return Refinement(store, zero, before.shape, plan, blocks, more, known, before)
 
 
 def join_levels(one: LevelRecord, other: LevelRecord) -> LevelRecord:

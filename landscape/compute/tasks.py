@@ -84,9 +84,10 @@ def make_work(landscape: PreparedLandscape, store: LandscapeStore, task: Task) -
         points = landscape.grid.tile_points(tile)
         if extension is None:
             return replace(work_at(landscape, points), keep=keep)
+        points = points[~extension.known(tile)]
         if adds_samples:
             return Work(points, before=extension.before(tile), keep=keep)
-        return replace(work_at(landscape, points[~extension.known(tile)]), keep=keep)
+        return replace(work_at(landscape, points), keep=keep)
     assert task.path is not None
     assert landscape.path is not None
     window = slice(*task.path)
@@ -409,10 +410,8 @@ def complete_tile(
     Raises:
         NotReproduced: values that were evaluated again differ from the known ones.
     """
-    if extension.more_observables:
-        if extension.blocks is None:
-            _refuse_other(extension, name, tile, evaluated)
-        return evaluated
+    if extension.more_observables and extension.blocks is None:
+        _refuse_other(extension, name, tile, evaluated)
     before = extension.samples_before(tile)
     if before:
         return evaluated | {name: np.concatenate([kept, evaluated[name]], -1) for name, kept in before.items()}
@@ -433,8 +432,9 @@ def complete_tile(
 
 def _refuse_other(extension: Extension, name: str, tile: Tile, evaluated: Mapping[str, Floats]) -> None:
     """Refuse recomputed values of known observables that differ from the known ones."""
-    for observable in extension.store.observables:
-        before, now = extension.values_of(observable, tile), evaluated[observable]
+    again = ~extension.known(tile)
+    for observable in extension.source.observables:
+        before, now = extension.values_of(observable, tile)[again], evaluated[observable]
         differ = ~((before == now) | (np.isnan(before) & np.isnan(now)))
         if differ.any() and extension.exact:
             raise NotReproduced(

@@ -399,13 +399,14 @@ class Job(Frozen):
         """For a refinement, the level of the job's one landscape that it computes; else None."""
         return self._level
 
-    def refining(self, level: LevelRecord, folder: Path) -> Job:
+    def refining(self, level: LevelRecord, folder: Path, extends: str | None = None) -> Job:
         """A copy that computes a level of refinement of its one landscape, which is on disk.
 
         Args:
             folder: where the callback is looked up first.
+            extends: the landscape whose same level is extended by it; None if none is.
         """
-        copy = self.extending(self.landscapes[0].name, folder)
+        copy = self.extending(extends or self.landscapes[0].name, folder)
         copy._level = level
         return copy
 

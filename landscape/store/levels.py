@@ -217,6 +217,8 @@ def refinable(run: str, name: str) -> LandscapeStore:
 
 def why_incomplete(store: LandscapeStore) -> str | None:
     """Why a landscape is not complete; None if it is."""
+    if store.level and store.record.level is None:
+        return "its record is damaged"
     examined = store.examine()
     if examined.complete:
         return None

@@ -15,7 +15,7 @@ from torch import nn
 
 from cluster.commands.app import command
 from cluster.commands.planning import extension_text, plan_extension
-from landscape import JobError, Problem, extend, run
+from landscape import JobError, Problem, extend, refine, run
 from landscape.compute.extend import More
 
 MORE = More(num_samples=37, observables=("root",), ranges=((-2.0, 1.0), (-1.0, 1.0)))
@@ -108,3 +108,18 @@ def test_the_command_plans_every_step_and_writes_nothing(place, capsys, monkeypa
     planned = json.loads(capsys.readouterr().out)
     assert [step["points"] for step in planned["steps"]] == [21, 6]
     assert sorted((path, path.stat().st_mtime_ns) for path in place.rglob("landscapes.zarr/**/*")) == before
+
+
+def test_the_levels_of_a_refinement_are_planned_too(place):
+    refine(place, "a", problem=problem())
+    planned = plan_extension(str(place), "a", [More(num_samples=37)], problem(), workers=1)
+    finer = 9 * 5 - 15
+    assert [(level["level"], level["size"], level["points"]) for level in planned["levels"]] == [(1, [9, 5], finer)]
+    assert [(step["points"], step["samples"]) for step in planned["steps"]] == [(15 + 2 * 3 + finer, 37 - 16)]
+    assert planned["levels"][0]["seconds"] / planned["seconds_of_all_steps"] == pytest.approx(finer / (21 + finer))
+    lines = [line.split(": about ")[0].split(", about ")[0] for line in extension_text(planned).splitlines()]
+    assert lines[-2:] == ["level 1: 30 points of 9 x 5", "with its levels"]
+    more = plan_extension(
+        str(place), "a", list(More(num_samples=37, observables=("root",)).one_by_one()), problem("root")
+    )
+    assert [step["points"] for step in more["steps"]] == [15 + finer, 15 + 2 * 3 + finer]

@@ -153,17 +153,30 @@ def test_a_worker_that_is_killed_or_hangs_is_replaced_and_its_tiles_computed(mak
     assert not found.attributes["failures"]
 
 
+KILLED_WHILE_EXTENDING = """
+def trouble(x, y):
+    if (HERE / "extending").exists() and x > 0.6 and once("killed"):
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.faults  # levels are extended serially in test_extending_levels
+def test_workers_extend_the_levels_of_a_landscape_though_one_is_killed(make_job):
+    job = make_job(KILLED_WHILE_EXTENDING, batch_size=4, num_samples=10)
+    at_once = job.replace(run=job.run + "-at-once", num_samples=24)
+    landscape.run(job)
+    landscape.refine(job.run_path, "plane")
+    (job.folder / "extending").touch()
+    compute = functools.partial(cluster.run, workers=2)
+    found = landscape.extend(job.run_path, "plane", num_samples=24, compute=compute)["plane"]
+    assert (job.folder / "killed").exists()
+    landscape.run(at_once)
+    assert_same(landscape.refine(at_once.run_path, "plane")["plane"].merged(), found.merged())
+
+
 @pytest.mark.faults  # workers extend in test_keep_samples_on_ray
 def test_workers_extend_a_landscape_to_the_bytes_of_asking_at_once_though_one_is_killed(make_job):
-    job = make_job(
-        """
-        def trouble(x, y):
-            if (HERE / "extending").exists() and x > 0.6 and once("killed"):
-                os.kill(os.getpid(), signal.SIGKILL)
-        """,
-        batch_size=4,
-        num_samples=10,
-    )
+    job = make_job(KILLED_WHILE_EXTENDING, batch_size=4, num_samples=10)
     landscape.run(job)
     (job.folder / "extending").touch()
     compute = functools.partial(cluster.run, workers=2)

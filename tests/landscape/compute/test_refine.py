@@ -14,7 +14,7 @@ import xarray
 from small_models import Quadratic, make_job, quadratic_samples, wandering, write_trajectory
 from torch import Tensor, nn
 
-from landscape import Problem, extend, open_run, refine, rename_landscape, run
+from landscape import Problem, open_run, refine, rename_landscape, run
 from landscape.compute.serial import run as run_serially
 from landscape.core.errors import Interrupted, JobError, NotFoundError
 from landscape.job.job import Job
@@ -211,10 +211,8 @@ def test_a_refined_landscape_keeps_its_path_and_its_fitted_axes(tmp_path):
     assert run(job(tmp_path, spec))["a"].levels
 
 
-def test_it_is_renamed_and_removed_with_its_levels_and_not_extended(place):
+def test_it_is_renamed_and_removed_with_its_levels(place):
     refine(place, "a", box=BOX, problem=problem)
-    with pytest.raises(JobError, match="'a' cannot be extended: it has been refined, and its levels would be lost"):
-        extend(place, "a", num_samples=20, ranges=[(-1.25, 1), (-0.5, 1)], problem=problem)
     levels = level_bytes(place)
     rename_landscape(place, "a", "b")
     surface = open_run(place)["b"]
