@@ -537,7 +537,8 @@ def refine(
     name
         The landscape.
     box
-        LOW,HIGH of each axis, such as --box=-0.5,0.5,-0.2,0.2; widened to whole blocks of 8 cells; default: everywhere.
+        LOW,HIGH of each axis, ends included, such as --box=-0.5,0.5,-0.2,0.2; widened to whole blocks of 8 cells;
+        default: everywhere.
     factor
         2 or 4: by how much the steps are divided; default: 2.
     plan

@@ -17,6 +17,7 @@ from landscape.store.results import begun_extension
 from landscape.surface.record_parts import LevelRecord
 from landscape.surface.refinement import (
     BLOCK,
+    SLACK,
     Mask,
     blocks_over,
     finer_grid,
@@ -160,8 +161,9 @@ def _corners(grid: Grid, box: Box | None) -> tuple[list[float], list[float]]:
         return [low for low, _ in ends], [high for _, high in ends]
     if len(box) != len(ends):
         raise JobError(f"box: must be LOW,HIGH for each of {len(ends)} axes, not for {len(box)}")
-    for name, (low, high), (first, last) in zip(grid.names, box, ends, strict=True):
-        if low < first or high > last:
+    steps = [float(np.diff(axis).min()) for axis in grid.coordinates]
+    for name, (low, high), (first, last), step in zip(grid.names, box, ends, steps, strict=True):
+        if low < first - SLACK * step or high > last + SLACK * step:
             wanted, limits = (f"{as_written(a)} to {as_written(b)}" for a, b in ((low, high), (first, last)))
             raise JobError(
                 f"box: must lie in the landscape, {limits} along {name}, not {wanted}; `landscape extend --range` "

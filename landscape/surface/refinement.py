@@ -26,6 +26,7 @@ from landscape.core.grid import Floats, Grid, Index, Tile, axis_coordinates, til
 # it: if all its indices are even, to a coarser level. A *block* is 8 cells along each axis, and one tile.
 
 BLOCK = 8  # cells of a block along each axis, and points of a tile
+SLACK = 1e-6  # of a step: how far rounding may have moved the end of a box
 Mask = NDArray[np.bool_]
 
 
@@ -160,16 +161,24 @@ def from_stretches(stretches: tuple[tuple[int, int], ...], counts: Index) -> Mas
 
 
 def blocks_over(grid: Grid, low: Sequence[float], high: Sequence[float]) -> Mask:
-    """The blocks of a level with cells that overlap a box, a mask over `block_counts`.
+    """The blocks of a level that hold the points of a box, its ends included, and the cells that it overlaps.
+
+    A block has the points of its near sides alone: a box that ends where a block does takes the next one too, except on
+    a line, where that end is a point of a coarser level.
 
     Args:
         grid: of the level.
-        low, high: the corners of the box, a coordinate per axis.
+        low, high: the corners of the box, a coordinate per axis; rounding may have moved them off a coordinate.
+
+    Returns:
+        A mask over `block_counts`.
     """
     mask = np.ones(block_counts(grid.shape), np.bool_)
     for k, (axis, start, end) in enumerate(zip(grid.coordinates, low, high, strict=True)):
         dimension = mask.ndim - 1 - k
-        cells = (axis[:-1] < end) & (axis[1:] > start)
+        slack = SLACK * float(np.diff(axis).min())
+        last = end + slack if mask.ndim > 1 else end - slack
+        cells = (axis[:-1] <= last) & (axis[1:] > start + slack)
         inside = np.array([cells[first : first + BLOCK].any() for first in range(0, len(cells), BLOCK)])
         mask &= inside.reshape([-1 if d == dimension else 1 for d in range(mask.ndim)])
     return mask

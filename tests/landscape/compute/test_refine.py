@@ -140,6 +140,25 @@ def test_a_second_box_adds_blocks_and_computes_no_point_again(place, fine):
     assert before.items() < level_bytes(place).items()
 
 
+NOISE = 4e-16
+ENDS = [  # blocks end at 0 along alpha and at 0.1 and 0.7 along beta
+    [(-0.5, 0.0), (0.1, 0.7)],
+    [(-0.5 - NOISE, 0.0 - NOISE), (0.1 + NOISE, 0.7 - NOISE)],
+    [(-0.6, -0.01), (-0.5 - NOISE, 0.101)],
+    [(0.51, 1.0 + NOISE), (0.15, 0.69)],
+]
+
+
+@pytest.mark.parametrize("box", ENDS)
+def test_every_point_of_the_box_is_evaluated_its_ends_included(place, box):
+    merged = refine(place, "a", box=box, problem=problem)["a"].merged()
+    near = [
+        (axis >= low - 1e-9) & (axis <= high + 1e-9)
+        for axis, (low, high) in zip((merged.alpha, merged.beta), box, strict=True)
+    ]
+    assert (merged.interpolated[np.ix_(near[1], near[0])] == 0).all()
+
+
 @pytest.mark.parametrize("lost", ["truncated", "deleted"])
 def test_the_job_mends_the_levels_of_a_refinement_that_it_does_not_ask_for(place, lost, caplog):
     refine(place, "a", factor=4, box=BOX, problem=problem)

@@ -55,10 +55,15 @@ def test_a_finer_axis_holds_the_points_of_a_fitted_one():
     assert (np.diff(finer) > 0).all()
 
 
-def test_a_box_takes_the_blocks_that_it_overlaps_and_no_block_that_it_touches():
+def test_a_box_takes_the_blocks_of_its_points_with_its_ends():
     grid = finer_grid(Grid(("alpha", "beta"), (axis_coordinates(9, -1, 1), axis_coordinates(17, 0, 2))), 2)
     assert grid.shape == (33, 17)
-    assert to_stretches(blocks_over(grid, [-1, 0], [0, 2])) == ((0, 1), (2, 3), (4, 5), (6, 7))
+    for noise in (-1e-12, 0.0, 1e-12):
+        low, high = [-1 + noise, noise], [noise, 2 + noise]
+        assert to_stretches(blocks_over(grid, low, high)) == ((0, 8),)  # the points of alpha 0 are the next block's
+        low, high = [noise, 0.5 + noise], [1 + noise, 0.75]
+        assert to_stretches(blocks_over(grid, low, high)) == ((3, 4),)  # and those of beta 0.5 too
+    assert to_stretches(blocks_over(grid, [-1, 0], [-0.01, 2])) == ((0, 1), (2, 3), (4, 5), (6, 7))
     assert to_stretches(blocks_over(grid, [-0.01, 0.6], [0.01, 0.9])) == ((2, 4),)
 
 
