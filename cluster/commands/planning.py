@@ -513,9 +513,13 @@ def plan_refinement(
 ) -> dict[str, Any]:
     """The plan of the first level, as from `plan_job`, with the cost of every level in `levels`.
 
+    Without levels nothing is left to do.
+
     Raises:
         JobError: the landscape cannot be refined.
     """
+    if not levels:
+        return {"landscape": name, "levels": [], "seconds": 0.0}
     path = open_run(run).path
     shape = LandscapeStore.open(path, name).shape
     planned = plan_job(level_job(run, name, levels[0], problem, folder), workers)
@@ -540,6 +544,8 @@ def _level_text(level: dict[str, Any]) -> str:
 
 def refinement_text(planned: dict[str, Any]) -> str:
     """The plan as lines: one for each level, and the sum."""
+    if not planned["levels"]:
+        return f"{planned['landscape']} is as fine as that already: nothing is left to do"
     workers, points = planned["workers"], sum(level["points"] for level in planned["levels"])
     lines = list(map(_level_text, planned["levels"]))
     work = points * planned["seconds_per_point"]

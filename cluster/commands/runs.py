@@ -528,7 +528,7 @@ def refine(
     """Make a landscape that is complete finer, in a box or everywhere; every point that is there is kept.
 
     The new points are those of a job that asks for the finer grid at once, to the bit. They lie with the landscape, and
-    every figure and export shows all of them; interrupted, the same command goes on.
+    every figure and export shows all of them; interrupted, the same command goes on, and once complete it does nothing.
 
     Parameters
     ----------
@@ -547,20 +547,23 @@ def refine(
     who.check()
     from cluster.runtime.status import run_status, status_text
     from landscape.compute.refine import refine as refine_landscape
+    from landscape.store.landscape import LandscapeStore
     from landscape.store.levels import Finer, levels_left
     from landscape.store.results import open_run
 
     folder = callback.folder_of(run)
     finer = Finer(2 if factor is None else factor, None if box is None else _corners(box))
+    path = open_run(run).path
+    levels = levels_left(path, name, finer)
     if plan:
         from cluster.commands.planning import plan_refinement, refinement_text
 
         with divert_stdout():
-            planned = plan_refinement(
-                run, name, levels_left(open_run(run).path, name, finer), callback.problem, folder, who.workers
-            )
+            planned = plan_refinement(run, name, levels, callback.problem, folder, who.workers)
         show(planned, json, refinement_text(planned))
         return DONE
+    if not levels:
+        write_remark(finer.held_already(flat(name), len(LandscapeStore.open(path, name).shape)))
     runner = JobRunner(who)
     refine_landscape(
         run, name, factor=finer.factor, box=finer.box, problem=callback.problem, folder=folder, compute=runner

@@ -79,7 +79,7 @@ def refine(
         compute: what computes a job, such as `cluster.run`; default: this process.
 
     Returns:
-        The run, opened for reading.
+        The run, opened for reading; unchanged if the landscape is as fine as that already.
 
     Raises:
         NotFoundError: there is no such run or landscape.

@@ -95,7 +95,9 @@ def _finer(
         if run.alive():
             return {"reason": "a job writes this run now; refine when it has ended"}
         path, store = run.found.path, LandscapeStore.open(run.found.path, landscape)
-        points = sum(points_left(path, landscape, level, store.shape) for level in levels_left(path, landscape, finer))
+        if not (levels := levels_left(path, landscape, finer)):
+            return {"reason": finer.held_already(landscape, len(store.shape))}
+        points = sum(points_left(path, landscape, level, store.shape) for level in levels)
         covers = [list(ends) for ends in box_of_blocks(store, finer)]
     except LandscapeError as error:
         return {"reason": cause_of(error)}

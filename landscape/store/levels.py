@@ -79,12 +79,12 @@ class Finer:
             axes: how many the landscape has.
         """
         where = "everywhere" if self.box is None else "in this box"
-        ways = ["give factor 4"] if self.factor != max(FACTORS) else []
+        ways = ["for more, give factor 4"] if self.factor != max(FACTORS) else []
         ways += [] if self.box is None else ["choose another box"]
         if self.factor == max(FACTORS) and axes <= 2:  # a job refines no volume
             ways.append("give its job `refine:`, which goes to a sixteenth where the values ask for it")
-        remedy = f"; {', or '.join(ways)}" if ways else ", and is not made finer than that"
-        return f"refine: landscape {quoted(name)} is finer by {self.factor} {where} already{remedy}"
+        more = f"; {', or '.join(ways)}" if ways else ", and is not made finer than that"
+        return f"landscape {quoted(name)} is finer by {self.factor} {where} already: nothing is left to do{more}"
 
 
 def levels_left(run: str, name: str, finer: Finer) -> list[LevelRecord]:
@@ -92,7 +92,7 @@ def levels_left(run: str, name: str, finer: Finer) -> list[LevelRecord]:
 
     Raises:
         NotFoundError: there is no such landscape.
-        JobError: the landscape cannot be refined so, or holds the whole refinement already.
+        JobError: the landscape cannot be refined so.
     """
     store = refinable(run, name)
     rule = {"factor": finer.factor} | ({} if finer.box is None else {"box": [list(ends) for ends in finer.box]})
@@ -100,10 +100,7 @@ def levels_left(run: str, name: str, finer: Finer) -> list[LevelRecord]:
         LevelRecord(number=number, stride=2**number, blocks=to_stretches(tiles), rule=rule)
         for number, tiles in _tiles_of(store, finer).items()
     ]
-    unfinished = [record for level in records if (record := _unfinished(run, name, level)) is not None]
-    if not unfinished:
-        raise JobError(finer.held_already(name, len(store.shape)))
-    return unfinished
+    return [record for level in records if (record := _unfinished(run, name, level)) is not None]
 
 
 def _tiles_of(store: LandscapeStore, finer: Finer) -> dict[int, Mask]:

@@ -38,6 +38,15 @@ def test_the_plan_is_shown_and_then_carried_out(place, call):
     assert code == 1
     assert "levels/1/loss chunk 0/0" in out
     assert call("refine", place, "plane", "--serial")[0] == 0
+    code, out, said = call("refine", place, "plane", "--serial")
+    done = "landscape 'plane' is finer by 2 everywhere already: nothing is left to do; for more, give factor 4\n"
+    assert (code, said) == (0, done)
+    assert "plane  complete" in out
+    assert call("refine", place, "plane", "--plan")[:2] == (
+        0,
+        "plane is as fine as that already: nothing is left to do\n",
+    )
+    assert json.loads(call("refine", place, "plane", "--plan", "--json")[1])["levels"] == []
     assert np.isfinite(open_run(place)["plane"].merged().loss).all()
     assert call("rm", place, "plane", "--yes")[0] == 0
     assert not (place / "landscapes.zarr" / "plane").exists()

@@ -141,7 +141,7 @@ def test_a_box_offers_the_commands_that_refine_it(client, net, whole, tmp_path):
     surface = refine(copy, "a", box=[(ends[0], ends[1]), (ends[2], ends[3])], problem=problem)["a"]
     assert (surface.merged().interpolated == 0).sum() - before == half_steps["points"]
     fine, finer = client.json(f"{question}0.2,1,0.2,1")["finer"]
-    assert fine["reason"].startswith("refine: landscape 'a' is finer by 2 in this box already; give factor 4")
+    assert fine["reason"].startswith("landscape 'a' is finer by 2 in this box already: nothing is left to do")
     assert "command" not in fine
     assert finer["command"].endswith("--box=0.2,1.0,0.2,1.0 --factor 4")
     assert "must have a width" in client.json(f"{question}2,3,0,1")["finer"][0]["reason"]
