@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from cluster.commands.output import ANYONE, AS_RECORDED, Callback, Json, Workers, read_job_file, show
 from cluster.runtime import logs
-from cluster.runtime.console import ProgressDisplay, divert_stdout
+from cluster.runtime.console import command_progress, divert_stdout
 from cluster.runtime.logs import bind, write_remark
 from cluster.runtime.options import Flag, MaybeWhole
 from landscape.core.errors import DONE, FAILED, INTERRUPTED, PARTIAL, UNREACHABLE, JobError, LandscapeError, flat
@@ -90,7 +90,7 @@ def measure(
         return job_of_file(read_job_file(Path(place)), asked)
 
     def measure_one(place: str) -> tuple[str, dict[str, Any]]:
-        with divert_stdout(), ProgressDisplay() as display:
+        with divert_stdout(), command_progress() as display:
             job = job_of(place)
             bind(run=job.run_path)
             trajectory = read_trajectory(job.run_path)

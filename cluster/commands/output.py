@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 from cyclopts import CycloptsError, Parameter, UnknownOptionError
 
 from cluster.runtime import logs
-from cluster.runtime.console import ProgressDisplay, divert_stdout, drop_output, put
+from cluster.runtime.console import command_progress, divert_stdout, drop_output, put
 from cluster.runtime.logs import as_json, bind, is_supervised, masked, write_remark
 from cluster.runtime.options import Flag, MaybeWhole, Words, check_workers
 from landscape.core.errors import (
@@ -153,7 +153,7 @@ class WorkerOptions:
         # Imported here, since the help of a command needs none of it.
         from cluster.runtime.status import run_status, status_text
 
-        with divert_stdout(), ProgressDisplay() as display:
+        with divert_stdout(), command_progress() as display:
             if self.serial:
                 from cluster.driver.driver import run_serially
                 from landscape.core.devices import keep_freed_memory

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 from cyclopts import Parameter
 
 from cluster.commands.output import AS_RECORDED, Callback, Json
-from cluster.runtime.console import ProgressDisplay, put, stdout_as_it_is
+from cluster.runtime.console import command_progress, put, stdout_as_it_is
 from cluster.runtime.logs import write_remark
 from cluster.runtime.options import Flag, MaybeFlag, MaybeNumber, MaybeWhole, Whole, Words
 from landscape.core.errors import DONE, JobError, LandscapeError, StoreError, nearest, quoted
@@ -400,7 +400,7 @@ def serve(
     how.check()
     _refuse_without_serve()
     with stdout_as_it_is() as put_line, contextlib.ExitStack() as starting:
-        starting.enter_context(ProgressDisplay())
+        starting.enter_context(command_progress())
         stage("loading the service")
         from cluster.serving.requests import RequestLimits
         from cluster.serving.serve import Serving, refuse_open_service, refuse_token, serve_landscapes

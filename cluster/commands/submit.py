@@ -465,13 +465,13 @@ def _words(options: dict[str, str]) -> list[str]:
 
 
 def _train(job: TrainingJob, where: TrainWhere, overwrite: bool, as_json: bool) -> int:
-    from cluster.runtime.console import ProgressDisplay, divert_stdout
+    from cluster.runtime.console import command_progress, divert_stdout
     from cluster.training.report import Report, result_text
     from cluster.training.train import epochs_of, may_train_here, next_line, train_here, train_with_ray
     from landscape.store.state import finite
 
     report = Report(epochs_of(job))
-    with divert_stdout(), ProgressDisplay():
+    with divert_stdout(), command_progress():
         if where.serial or may_train_here(job, where.address):
             result = train_here(job, report, overwrite)
         else:
@@ -483,10 +483,10 @@ def _train(job: TrainingJob, where: TrainWhere, overwrite: bool, as_json: bool) 
 
 
 def _measure(job: TrainingJob, where: TrainWhere, scaling: TrainScaling, as_json: bool) -> int:
-    from cluster.runtime.console import ProgressDisplay, divert_stdout
+    from cluster.runtime.console import command_progress, divert_stdout
     from cluster.training.train import measure_scaling, scaling_text
 
-    with divert_stdout(), ProgressDisplay():
+    with divert_stdout(), command_progress():
         measured = measure_scaling(
             job, scaling.numbers, scaling.measure_steps, address=where.address, allow_open=where.allow_open
         )

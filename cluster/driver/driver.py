@@ -23,7 +23,6 @@ from cluster.driver.worker_manager import (
     log_failure,
     log_given_up,
 )
-from cluster.runtime.console import show_progress
 from cluster.runtime.logs import graceful_stop, is_supervised, tell
 from cluster.runtime.session import ray_workers
 from landscape.compute.executor import Executors
@@ -45,6 +44,7 @@ from landscape.compute.tasks import (
 from landscape.core.devices import keep_freed_memory
 from landscape.core.errors import Interrupted, JobError, StoreError, quoted
 from landscape.core.progress import Observer, stage
+from landscape.core.progress_display import show_progress
 from landscape.evaluation.reference_loss import OwnLosses
 from landscape.evaluation.tuning.choices import Limits
 from landscape.job.job import Job
@@ -426,6 +426,7 @@ def run(
     limits: Limits | None = None,
     *,
     accept_origin: bool = False,
+    progress: bool = True,
 ) -> Run:
     """Compute a job on Ray, or go on with it where it stopped; returns when it is done.
 
@@ -435,14 +436,14 @@ def run(
     Args:
         workers: how many actors; default: one per GPU, else one per CPU core.
         address: `host:port` or `auto` to attach to a cluster; default: RAY_ADDRESS, else a private local Ray.
-        observer: gets the `Progress` after every task; default: a bar on a terminal and in a notebook, nothing
-            elsewhere. `lambda progress: None` silences it.
+        observer: is called with the `Progress` after every task, and nothing else shows it then.
         stop: is asked several times a second; when true, tasks in flight are dropped and `Interrupted` is raised.
         policy: when a task is tried again, backed up, checked or given up, and when a worker counts as hung.
         allow_open: also attach to a cluster that answers beyond loopback and asks for no token.
         limits: how long the search for the fastest engine may take.
         accept_origin: go on, with a warning that the landscape keeps, where the model that the callback returned has
             another loss at the origin, or at one point beside it, by its own forward pass; else that is an error.
+        progress: show the progress, on stderr: a bar on a terminal and in a notebook, elsewhere a line for every 10 %.
 
     Returns:
         The run, opened for reading. Tasks that were given up are listed in its landscapes' `failures`.
@@ -452,7 +453,7 @@ def run(
         ClusterUnreachableError: no cluster answers at the address, or a private Ray does not start.
         Interrupted: `stop` or a signal ended it early; the same call goes on.
     """
-    with show_progress(observer) as display:
+    with show_progress(observer, progress) as display:
         options = ClusterOptions(display, stop, limits, accept_origin, workers, address, policy, allow_open)
         on_ray = ray_workers(job, address, workers, allow_open, stop)
         executors: Executors = partial(executor_of, workers=workers, address=address, allow_open=allow_open, stop=stop)

@@ -1,23 +1,19 @@
-"""What a command shows: progress on stderr, as a bar on a terminal or a line for every 10 %; and data on stdout."""
+"""What a command shows: its progress and remarks on stderr, and data on stdout."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from cluster.runtime.logs import as_json, in_detail, write_remark
+from cluster.runtime.logs import as_json, write_remark
 from landscape.core.errors import ClusterUnreachableError, LandscapeError
-from landscape.core.progress import PREPARING, Observer, Progress, stages
-from landscape.core.text import seconds_text
+from landscape.core.progress_display import ProgressDisplay
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from typing_extensions import Buffer
 
 
@@ -27,167 +23,9 @@ def align(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def progress_text(progress: Progress) -> str:
-    """One line on a landscape: how much is done, how fast, how long the rest takes, what went wrong."""
-    share = progress.points_done / progress.points if progress.points else 1.0
-    parts = [f"{progress.landscape}: {progress.points_done}/{progress.points} points ({share:.0%})"]
-    if progress.rate > 0:
-        parts.append(f"{progress.rate:.3g} points/s")
-        if progress.left:
-            parts.append(f"ETA {seconds_text(progress.eta)}")
-    if progress.retries:
-        parts.append(f"{progress.retries} tried again")
-    if progress.given_up:
-        parts.append(f"{progress.given_up} given up")
-    return ", ".join(parts)
-
-
-def _fields(progress: Progress) -> dict[str, Any]:
-    """The fields of `progress_text` for machines."""
-    return {
-        "landscape": progress.landscape,
-        "seconds": round(progress.seconds, 3),
-        "points_done": progress.points_done,
-        "points": progress.points,
-        "rate": round(progress.rate, 3),
-        "eta_seconds": round(progress.eta, 1) if progress.rate > 0 else None,
-        "workers": progress.workers,
-        "retries": progress.retries,
-        "failures": progress.failures,
-        "given_up": progress.given_up,
-    }
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    return Console(stderr=True)
-
-
-def is_watched() -> bool:
-    """Whether a person watches: at a terminal, or in a notebook."""
-    if sys.stderr.isatty():
-        return True
-    return "IPython" in sys.modules and bool(_console().is_jupyter)
-
-
-@contextlib.contextmanager
-def show_progress(observer: Observer | None) -> Iterator[Observer]:
-    """The observer; where there is none, a progress display if a person watches."""
-    if observer is not None:
-        yield observer
-    elif is_watched():
-        with ProgressDisplay() as display:
-            yield display
-    else:
-        yield lambda progress: None
-
-
-class _Stages(logging.Handler):
-    """Passes on the stage that a job is in, and its progress within the stage."""
-
-    def __init__(self, tell: Callable[[str], None], note: Callable[[str], None]) -> None:
-        super().__init__()
-        self._tell, self._note = tell, note
-
-    def emit(self, record: logging.LogRecord) -> None:
-        (self._tell if record.name == stages.name else self._note)(record.getMessage())
-
-
-class ProgressDisplay:
-    """An observer of `Progress`, as a context manager, which also shows the stages of the job.
-
-    On a terminal and in a notebook it shows a bar. Elsewhere it writes lines, and only on stages after the job was
-    checked.
-    """
-
-    def __init__(self, screen: Console | None = None) -> None:
-        """
-        Args:
-            screen: where the bar is drawn; default: stderr, if a person watches it, else there is no bar.
-        """
-        self._screen = screen
-        self._bar: Any = None
-        self._stage: Any = None
-        self._tasks: dict[str, Any] = {}
-        self._tenths: dict[str, int] = {}  # landscape → how many tenths of it the last line reported
-        self._shown_stages: set[str] = set()
-        self._level = logging.NOTSET
-        self._stages = _Stages(self.stage, self.note)
-        self.landscapes: set[str] = set()
-
-    def __enter__(self) -> Self:
-        if (self._screen or is_watched()) and not as_json():
-            from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
-            from rich.progress import Progress as Bar
-            from rich.table import Column
-
-            columns = (
-                SpinnerColumn(finished_text=" "),
-                TextColumn("{task.description}", table_column=Column(overflow="fold")),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[note]}"),
-            )
-            self._bar = Bar(*columns, console=self._screen or _console())
-            self._bar.start()
-        if not as_json():
-            self._level = stages.level
-            stages.setLevel(logging.INFO)
-            stages.propagate = in_detail()
-            stages.addHandler(self._stages)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._end_stage()
-            self._bar.stop()
-        if self._stages in stages.handlers:
-            stages.removeHandler(self._stages)
-            stages.setLevel(self._level)
-            stages.propagate = True
-
-    def stage(self, text: str) -> None:
-        """Show the present stage, before the points and between landscapes."""
-        if self._bar is None:
-            if text != PREPARING and text not in self._shown_stages and not in_detail():
-                self._shown_stages.add(text)
-                write_remark(text, "stage")
-            return
-        self._end_stage()
-        self._stage = self._bar.add_task(text, total=None, note="")
-
-    def note(self, text: str) -> None:
-        """Show the progress of the present stage, on a terminal only: elsewhere it would take a line per candidate."""
-        if self._bar is not None and self._stage is not None:
-            self._bar.update(self._stage, note=text)
-
-    def _end_stage(self) -> None:
-        if self._stage is not None:
-            self._bar.remove_task(self._stage)
-            self._stage = None
-
-    def __call__(self, progress: Progress) -> None:
-        self.landscapes.add(progress.landscape)
-        if self._bar is None:
-            self._line(progress)
-            return
-        self._end_stage()
-        name = progress.landscape
-        if name not in self._tasks:
-            self._tasks[name] = self._bar.add_task(name, total=progress.points, note="")
-        rate = f"{progress.rate:.3g}/s, ETA {seconds_text(progress.eta)}" if progress.rate > 0 else ""
-        failed = f", {progress.given_up} given up" if progress.given_up else ""
-        self._bar.update(self._tasks[name], completed=progress.points_done, note=rate + failed)
-
-    def _line(self, progress: Progress) -> None:
-        settled = progress.points - progress.left
-        tenth = 10 * settled // progress.points if progress.points else 10
-        if self._tenths.get(progress.landscape) != tenth:
-            self._tenths[progress.landscape] = tenth
-            write_remark(progress_text(progress), "progress", **_fields(progress))
+def command_progress() -> ProgressDisplay:
+    """The progress display of a command, which writes its lines, or the events of JSON, as all remarks are written."""
+    return ProgressDisplay(write=write_remark, events=as_json())
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 
 from cluster.driver.short_jobs import may_run_here
-from cluster.runtime.console import is_watched
 from cluster.runtime.logs import graceful_stop
 from cluster.runtime.options import check_workers
 from cluster.runtime.placement import Placement, refuse_too_few_places
@@ -29,6 +28,7 @@ from landscape.core.errors import Interrupted, JobError, LandscapeError, message
 from landscape.core.folders import open_folder
 from landscape.core.lock import training_lock
 from landscape.core.progress import stage
+from landscape.core.progress_display import is_watched
 from landscape.core.text import digest as text_digest
 from landscape.model.run_files import (
     DONE,

@@ -19,7 +19,7 @@ import numpy as np
 from landscape.compute.plans import within_tile_bytes
 from landscape.compute.recorded_job import job_of, recorded_fields
 from landscape.compute.refine import level_job
-from landscape.compute.serial import run as run_serially
+from landscape.compute.serial import computing_by
 from landscape.core.errors import JobError, quoted
 from landscape.core.grid import AXIS_NAMES, Grid, as_written, axis_coordinates
 from landscape.core.lock import living_measurement
@@ -81,7 +81,8 @@ def extend(
     ranges: Ranges | None = None,
     problem: str | Callable[[], Any] | None = None,
     folder: Path | None = None,
-    compute: Callable[[Job], Run] = run_serially,
+    compute: Callable[[Job], Run] | None = None,
+    progress: bool = True,
 ) -> Run:
     """Extend a landscape of a run; interrupted, the same call goes on.
 
@@ -91,7 +92,8 @@ def extend(
         ranges: a range that is wider by whole steps: one [low, high] for all axes, or one per axis.
         problem: the callback; default: the one that the landscape was computed with, by its name.
         folder: where the callback is looked up first; default: where it was then.
-        compute: what computes a job, such as `cluster.run`; default: this process.
+        compute: what computes a job, such as `cluster.run`, and shows its progress; default: this process.
+        progress: show the progress of this process.
 
     Returns:
         The run, opened for reading; unchanged if the landscape has all of this already.
@@ -115,14 +117,15 @@ def extend(
     steps = steps_left(run, name, more)
     for step in steps[1:]:  # refuse later steps before computing the first
         extension_job(run, name, step, problem, folder)
-    for step in steps:
-        for job in _jobs_of(path, name, step, problem, folder):
-            opened = _compute_or_drop(job, compute)
-            left = LandscapeStore.open(path, extension_name(name), level=job.level.number if job.level else 0).counts()
-            if left[NOT_COMPUTED] or left[QUARANTINED]:
-                return opened  # partial: it lists the failures, and the landscape stays as it is
-        with writing(path):
-            replace_landscape(path, extension_name(name), name)
+    with computing_by(compute, progress) as compute_job:
+        for step in steps:
+            for job in _jobs_of(path, name, step, problem, folder):
+                opened, level = _compute_or_drop(job, compute_job), job.level.number if job.level else 0
+                left = LandscapeStore.open(path, extension_name(name), level=level).counts()
+                if left[NOT_COMPUTED] or left[QUARANTINED]:
+                    return opened  # partial: it lists the failures, and the landscape stays as it is
+            with writing(path):
+                replace_landscape(path, extension_name(name), name)
     return open_run(run)
 
 

@@ -17,9 +17,9 @@ import numpy as np
 
 from landscape.compute import serial
 from landscape.compute.recorded_job import job_of, recorded_fields
-from landscape.compute.serial import run as run_serially
 from landscape.core.grid import Floats, Index, tile_counts
 from landscape.core.progress import Observer
+from landscape.core.progress_display import show_progress
 from landscape.core.text import digest
 from landscape.core.validation import MAX_SIZE
 from landscape.evaluation.tuning.choices import Limits
@@ -67,7 +67,8 @@ def refine(
     box: Box | None = None,
     problem: str | Callable[[], Any] | None = None,
     folder: Path | None = None,
-    compute: Callable[[Job], Run] = run_serially,
+    compute: Callable[[Job], Run] | None = None,
+    progress: bool = True,
 ) -> Run:
     """Make a landscape of a run finer; interrupted, the same call goes on.
 
@@ -76,7 +77,8 @@ def refine(
         box: [low, high] of each axis, widened to whole blocks of 8 cells; default: everywhere.
         problem: the callback; default: the one that the landscape was computed with, by its name.
         folder: where the callback is looked up first; default: where it was then.
-        compute: what computes a job, such as `cluster.run`; default: this process.
+        compute: what computes a job, such as `cluster.run`, and shows its progress; default: this process.
+        progress: show the progress of this process.
 
     Returns:
         The run, opened for reading; unchanged if the landscape is as fine as that already.
@@ -93,12 +95,13 @@ def refine(
     with writing(path):
         finish_move(path)
     jobs = [level_job(run, name, level, problem, folder) for level in levels_left(path, name, finer)]
-    for job in jobs:
-        opened, level = compute(job), job.level
-        assert level is not None
-        left = LandscapeStore.open(path, name, level=level.number).counts()
-        if left[NOT_COMPUTED] or left[QUARANTINED]:
-            return opened  # partial: the level lists its failures
+    with serial.computing_by(compute, progress) as compute_job:
+        for job in jobs:
+            opened, level = compute_job(job), job.level
+            assert level is not None
+            left = LandscapeStore.open(path, name, level=level.number).counts()
+            if left[NOT_COMPUTED] or left[QUARANTINED]:
+                return opened  # partial: the level lists its failures
     return open_run(run)
 
 
@@ -132,20 +135,23 @@ def run(
     limits: Limits | None = None,
     *,
     accept_origin: bool = False,
+    progress: bool = True,
 ) -> Run:
     """Compute a job serially, in this process, or resume it.
 
     Args:
-        observer: is called with the `Progress` after every task.
+        observer: is called with the `Progress` after every task, and nothing else shows it then.
         stop: is called between points; if it returns true, the current tile is dropped and `Interrupted` raised.
         limits: how long the search for the fastest engine may take; other processes compute beside this one meanwhile.
         accept_origin: continue, with a warning that the landscape keeps, if the callback's own model has another loss
             at the origin, or at one point beside it, by its own forward pass; by default that is an error.
+        progress: show the progress, on stderr: a bar on a terminal and in a notebook, elsewhere a line for every 10 %.
 
     Returns:
         The run, opened for reading.
     """
-    return with_levels(job, lambda part: serial.run(part, observer, stop, limits, accept_origin=accept_origin))
+    with show_progress(observer, progress) as display:
+        return with_levels(job, lambda part: serial.run(part, display, stop, limits, accept_origin=accept_origin))
 
 
 def with_levels(job: Job, compute: Callable[[Job], Run]) -> Run:

@@ -36,6 +36,7 @@ from landscape.compute.tasks import (
 from landscape.core.errors import Interrupted, LandscapeError, StoreError, quoted
 from landscape.core.lock import run_lock
 from landscape.core.progress import PREPARING, Observer, stage
+from landscape.core.progress_display import show_progress
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.tuning.choices import Limits
 from landscape.job.directions.base import Workers, in_this_process
@@ -79,6 +80,16 @@ def run(
     """Compute a job like `refine.run`, but without its levels of refinement."""
     options = RunOptions(observer or RunOptions.observer, stop, limits, accept_origin)
     return run_locked(job, lambda prepared: run_prepared(prepared, options), local_executors(stop))
+
+
+@contextlib.contextmanager
+def computing_by(compute: Callable[[Job], Run] | None, progress: bool) -> Iterator[Callable[[Job], Run]]:
+    """What computes a job: `compute`, else this process, whose progress is shown if `progress` says so."""
+    if compute is not None:
+        yield compute
+        return
+    with show_progress(None, progress) as display:
+        yield lambda job: run(job, display)
 
 
 def run_locked(
