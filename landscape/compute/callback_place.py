@@ -126,15 +126,24 @@ def _recorded_problem(store: LandscapeStore) -> str:
     """The callback with which the landscape was computed.
 
     Raises:
-        JobError: the callback was a function that cannot be found by its name.
+        JobError: the callback was a function that cannot be found by its name, such as that of another script.
     """
     recorded = str(store.job.whole.get("problem"))
-    if "<" in recorded:
+    module, _, function = recorded.partition(":")
+    of_script = module == "__main__"
+    if "<" not in recorded and not (of_script and not callable(getattr(sys.modules[module], function, None))):
+        return recorded
+    named = "--problem FILE:function (in Python `problem=`)"
+    if of_script and function.isidentifier():
         raise JobError(
-            f"problem: landscape {quoted(store.name)} was computed with a function that cannot be found by its name "
-            f"({quoted(recorded)}); name one, module:function"
+            f"problem: landscape {quoted(store.name)} was computed with {function}() of a script or notebook, which is "
+            f"not this program; give {named.replace('function', function, 1)}, where FILE.py is that script; it is "
+            "imported: what it computes belongs below `if __name__ == '__main__':`"
         )
-    return recorded
+    raise JobError(
+        f"problem: landscape {quoted(store.name)} was computed with a function that cannot be found by its name "
+        f"({quoted(recorded)}); give {named}"
+    )
 
 
 # ----------------------------------------------------------------------------------------------------

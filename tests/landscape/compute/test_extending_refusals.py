@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -217,3 +218,16 @@ def test_terms_that_weigh_otherwise_by_now_are_not_added_to(tmp_path):
 
 def observe_inside(model: Quadratic, points: Tensor) -> Tensor:
     return model(points)
+
+
+def test_a_callback_of_a_script_is_found_in_it_and_asked_for_elsewhere(tmp_path, monkeypatch):
+    def of_script() -> Problem:
+        return problem()
+
+    of_script.__module__, of_script.__qualname__ = "__main__", "of_script"
+    monkeypatch.setattr(sys.modules["__main__"], "of_script", of_script, raising=False)
+    run(make_job(tmp_path, of_script, [LANDSCAPE], num_samples=20))
+    assert extend(tmp_path, "a", num_samples=30)["a"].record.num_samples == 30
+    monkeypatch.delattr(sys.modules["__main__"], "of_script")
+    told = refusal(lambda: extend(tmp_path, "a", num_samples=40))
+    assert "give --problem FILE:of_script (in Python `problem=`), where FILE.py is that script" in told
