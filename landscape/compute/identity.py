@@ -86,7 +86,7 @@ def refuse_another(stored: LandscapeStore, identity: Mapping[str, Any], job: Job
         if job.extends is not None:
             raise JobError(
                 f"extend: another extension of landscape {quoted(job.extends)} is under way ({'; '.join(changed)}); "
-                f"finish it with the command that began it, or drop it by landscape rm RUN {stored.name}"
+                f"finish it as it was begun, or drop it by {command_text('rm', job.run_path, stored.name)}"
             )
         raise JobError(refusal_of_job(stored.name, changed, remedy_of(stored, identity, job.run_path)))
 
@@ -94,8 +94,7 @@ def refuse_another(stored: LandscapeStore, identity: Mapping[str, Any], job: Job
 def remedy_of(stored: LandscapeStore, identity: Mapping[str, Any], run: str) -> str:
     """How to resolve a difference between job and landscape: if possible by the command that extends it."""
     if not stored.record.has_check and stored.computed_point(lambda tile: True) is None:
-        words = ["landscape", "rm", run, stored.name]
-        return f"none of it is computed yet: drop it by `{shlex.join(words)}`"
+        return f"none of it is computed yet: drop it by {command_text('rm', run, stored.name)}"
     recorded = stored.identity.whole
     differ = {key for key, value in identity.items() if recorded.get(key) != value}
     if remedy := (
@@ -107,11 +106,19 @@ def remedy_of(stored: LandscapeStore, identity: Mapping[str, Any], run: str) -> 
     options = _options_that_extend(recorded, identity, differ)
     explained = {*options, "samples"} if "num_samples" in options else set(options)
     if options and not differ - explained and stored.record.moment_rows:
-        words = ["landscape", "extend", run, stored.name, *(word for words in options.values() for word in words)]
-        return f"change it back, keep its values by `{shlex.join(words)}`"
+        words = [word for words in options.values() for word in words]
+        return f"change it back, keep its values by {command_text('extend', run, stored.name, *words)}"
     finer = differ == {"coordinates"} and _is_finer(recorded.get("coordinates"), identity["coordinates"])
-    refine = f", keep its values by `{shlex.join(['landscape', 'refine', run, stored.name])}`" if finer else ""
-    return f"change it back{refine}, compute it anew after `{shlex.join(['landscape', 'rm', run, stored.name])}`"
+    refine = f", keep its values by {command_text('refine', run, stored.name)}" if finer else ""
+    return f"change it back{refine}, compute it anew after {command_text('rm', run, stored.name)}"
+
+
+FUNCTIONS = {"rm": "remove_landscape"}  # of a command in Python, where that has another name
+
+
+def command_text(command: str, *words: str) -> str:
+    """A command, with the function that does the same in Python."""
+    return f"`{shlex.join(['landscape', command, *words])}` (`landscape.{FUNCTIONS.get(command, command)}`)"
 
 
 def _is_finer(before: Any, now: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.compute.identity import changes, recorded_plan
+from landscape.compute.identity import changes, command_text, recorded_plan
 from landscape.core.errors import JobError, LandscapeError, quoted
 from landscape.core.grid import Floats, Grid, Index, Tile
 from landscape.core.plan import Plan
@@ -262,7 +262,7 @@ def extension_of(
     if plan != recorded_plan(store):
         raise JobError(
             f"extend: landscape {name} was computed again by another plan since {quoted(begun)} was begun; drop that "
-            f"by landscape rm RUN {begun}"
+            f"by {command_text('rm', 'RUN', begun)}"
         )
     old = store.grid()
     if old is None:

@@ -357,10 +357,10 @@ def test_another_job_under_the_same_name_is_refused_with_what_changed(smallest, 
 @pytest.mark.parametrize(
     ("change", "words", "not_said"),
     [
-        ({"size": [5, 7]}, ["landscape refine", "landscape rm"], "extend"),
-        ({"size": [7, 3]}, ["landscape rm"], "refine"),
+        ({"size": [5, 7]}, ["landscape refine", "`landscape.refine`", "landscape rm"], "extend"),
+        ({"size": [7, 3]}, ["landscape rm", "(`landscape.remove_landscape`)"], "refine"),
         ({"range": [[-1, 1], [-0.5, 0.5]]}, ["landscape rm"], "refine"),
-        ({"range": [[-2, 2], [-2, 2]], "size": 5}, ["landscape extend", "--range="], "refine"),
+        ({"range": [[-2, 2], [-2, 2]], "size": 5}, ["landscape extend", "--range=", "`landscape.extend`"], "refine"),
     ],
     ids=str,
 )
