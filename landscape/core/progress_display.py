@@ -125,6 +125,7 @@ class ProgressDisplay:
         self._tenths: dict[str, int] = {}  # landscape → how many tenths of it the last line reported
         self._shown_stages: set[str] = set()
         self._level = logging.NOTSET
+        self._logged = False  # whether the program's own log shows the stages, as with --debug
         self._stages = _Stages(self.stage, self.note)
         self.landscapes: set[str] = set()
 
@@ -133,9 +134,9 @@ class ProgressDisplay:
             return self
         if self._screen or is_watched():
             self._show_bar()
-        self._level = stages.level
+        self._level, self._logged = stages.level, stages.isEnabledFor(logging.INFO)
         stages.setLevel(logging.INFO)
-        stages.propagate = _logs_stages()
+        stages.propagate = self._logged
         stages.addHandler(self._stages)
         return self
 
@@ -181,7 +182,7 @@ class ProgressDisplay:
     def stage(self, text: str) -> None:
         """Show the present stage, before the points and between landscapes."""
         if self._bar is None:
-            if text != PREPARING and text not in self._shown_stages and not _logs_stages():
+            if text != PREPARING and text not in self._shown_stages and not self._logged:
                 self._shown_stages.add(text)
                 self._write(text, "stage")
             return
@@ -220,8 +221,3 @@ class ProgressDisplay:
         if self._tenths.get(progress.landscape) != tenth:
             self._tenths[progress.landscape] = tenth
             self._write(progress_text(progress), "progress", **_fields(progress))
-
-
-def _logs_stages() -> bool:
-    """Whether the program logs in such detail that its own log shows the stages, as with --debug."""
-    return logging.getLogger().level <= logging.INFO
