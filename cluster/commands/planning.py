@@ -18,6 +18,7 @@ from landscape.compute.eigenpairs import bytes_of_bases
 from landscape.compute.extend import More, extension_job
 from landscape.compute.hessian import layout_of
 from landscape.compute.identity import recorded_plan
+from landscape.compute.job_warnings import not_finite_warning, raising_warning
 from landscape.compute.plans import bytes_of_losses, make_evaluator, tile_shape_for, tuning_scope
 from landscape.compute.point_extras import convexity_cost, convexity_text, layers_cost
 from landscape.compute.prepare import prepare
@@ -108,23 +109,15 @@ def _remarks(evaluator: Evaluator, landscape: PreparedLandscape, tuned: Tuned) -
     """Warnings of errors and losses that are not finite, at the timed point and at the origin."""
     remarks = []
     if tuned.raised:
-        remarks.append(
-            f"landscape {landscape.name!r}: a point beside the centre raises {tuned.raised}; such points are left "
-            "empty, so make forward and observe take any weights, or take a smaller range"
-        )
+        remarks.append(raising_warning(landscape.name, tuned.raised))
     try:
         values = evaluator.evaluate(np.zeros((1, len(landscape.directions))))
     except Exception as error:  # of user code
         if isinstance(error, (Interrupted, JobError)) or is_out_of_memory(error):
             raise
         return [*remarks, f"landscape {landscape.name!r}: its origin raises {one_line(error)}"]
-    loss = float(values.mean["loss"][0])
-    if not math.isfinite(loss):
-        remarks.append(
-            f"landscape {landscape.name!r}: the loss at its origin is {loss}, not finite; are the weights and the "
-            "samples finite, and does observe take no logarithm or root of 0?"
-        )
-    return remarks
+    not_finite = not_finite_warning(landscape.name, float(values.mean["loss"][0]))
+    return [*remarks, *filter(None, [not_finite])]
 
 
 def _engine(prepared: PreparedJob, evaluator: Evaluator | None, seconds: float) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from cluster.driver.landscape_states import Landscapes, LandscapeState, NewLands
 from cluster.driver.schedule import TaskSchedule
 from cluster.driver.worker import LOOK_SECONDS, NODE_LOST, START, Arrival, Receipt, WorkerHandle, WorkerPool
 from cluster.runtime.logs import TASKS, event_fields, relay
+from landscape.compute.job_warnings import raising_warning
 from landscape.compute.plans import tile_shape_for, tuning_scope
 from landscape.compute.prepared import PreparedJob, kept_samples
 from landscape.compute.reproducibility import NotReproduced, ReferencePoint
@@ -407,6 +408,8 @@ class LandscapePlanner:
             sent.replan(sent.landscape.tuned(tuned))
         if tuned.warning:
             log_tuning_warning(tuned.warning)
+        if tuned.raised:
+            log_tuning_warning(raising_warning(first.landscape.name, tuned.raised))
         return float(tuned.seconds_per_point)
 
     def _answers(self, request: TuningRequest, landscape: NewLandscape) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -120,6 +121,29 @@ def _is_untrained(weights: Weights, losses: Losses, guessing: float | None) -> b
         return False
     untrained = guessing if guessing is not None else max(*first, 2 * last)
     return own > last and own >= (last + untrained) / 2
+
+
+def raising_warning(landscape: str, error: str) -> str:
+    """The warning that user code raises beside the origin.
+
+    Args:
+        landscape: its name.
+        error: the exception, on one line.
+    """
+    return (
+        f"landscape {landscape!r}: a point beside the centre raises {error}; such points are left empty, so make "
+        "forward and observe take any weights, or take a smaller range"
+    )
+
+
+def not_finite_warning(landscape: str, loss: float) -> str:
+    """The warning that the loss at a landscape's origin is NaN or infinite; empty if it is finite."""
+    if math.isfinite(loss):
+        return ""
+    return (
+        f"landscape {landscape!r}: the loss at its origin is {loss}, not finite; are the weights and the samples "
+        "finite, and does observe take no logarithm or root of 0?"
+    )
 
 
 def warn_of_constant(store: LandscapeStore, landscape: PreparedLandscape) -> None:

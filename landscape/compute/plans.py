@@ -9,6 +9,7 @@ from dataclasses import replace
 from torch import nn
 
 from landscape.compute.identity import recorded_plan, refusal_of_job
+from landscape.compute.job_warnings import raising_warning
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.devices import KEPT_BYTES, kept_limit, pick_device
 from landscape.core.errors import JobError, quoted
@@ -215,6 +216,8 @@ def tune_landscape(
     planned = landscape.tuned(tuned)
     if tuned.warning:
         log.warning("%s", tuned.warning)
+    if tuned.raised:
+        log.warning("%s", raising_warning(landscape.name, tuned.raised))
     return planned, tuned.seconds_per_point
 
 

@@ -18,6 +18,7 @@ from operator import attrgetter
 
 import numpy as np
 
+from landscape.compute.job_warnings import not_finite_warning
 from landscape.compute.reused_values import Extension
 from landscape.core.devices import is_out_of_memory, processor_name
 from landscape.core.errors import Interrupted, JobError
@@ -185,7 +186,10 @@ def _reference_point(record: CheckRecord | None, axes: int) -> ReferencePoint | 
 
 
 def keep_reference_point(store: LandscapeStore, reference: ReferencePoint) -> None:
-    """Record the values that every process must reproduce, unless the document has an entry already, even a bad one."""
+    """Record the values that every process must reproduce, unless the document has an entry already, even a bad one.
+
+    A loss at the origin that is not finite is warned of.
+    """
     if store.record.has_check:
         return
     store.update_attributes(
@@ -193,6 +197,8 @@ def keep_reference_point(store: LandscapeStore, reference: ReferencePoint) -> No
         origin_loss=reference.origin_value("loss"),
         origin_loss_stderr=reference.origin_value("loss_stderr"),
     )
+    if warning := not_finite_warning(store.name, reference.origin.get("loss", 0.0)):
+        log.warning("%s", warning)
 
 
 def difference_from_siblings(store: LandscapeStore, reference: ReferencePoint) -> str:

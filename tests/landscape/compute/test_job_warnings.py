@@ -318,3 +318,21 @@ def test_a_range_beyond_float32_is_refused_and_float64_has_it(tmp_path):
     with pytest.raises(JobError, match=r"range: must be within ±3.4e\+38, which float32 can hold, not 1e\+300"):
         prepared(tmp_path, model, "float32", range=[-1e300, 1])
     assert prepared(tmp_path, model, "float64", range=[-1e300, 1]).landscapes[0].grid.coordinates[0][0] == -1e300
+
+
+@pytest.mark.parametrize("raises", [True, False], ids=["raises beside the origin", "has no logarithm"])
+def test_what_a_plan_warns_of_a_run_warns_of_too(raises, tmp_path, caplog):
+    model = nn.Linear(4, 2)
+    origin = model.weight.detach().clone()
+
+    def observe(model, batch):
+        if raises and not torch.equal(model.weight, origin):
+            raise ValueError("other weights")
+        outputs = model(batch)[:, 0]
+        return {"loss": outputs.square() if raises else outputs.abs().neg().log()}
+
+    job = make_job(tmp_path, lambda: Problem(model, torch.randn(8, 4), observe), [SPEC], num_samples=8)
+    (warning,) = plan_job(job)["warnings"]
+    assert ("a point beside the centre raises" if raises else "the loss at its origin is nan") in warning
+    run(job, progress=False)
+    assert warning in caplog.messages
