@@ -24,7 +24,6 @@ from landscape.core.grid import AXIS_NAMES, Floats, Grid, as_written
 from landscape.core.plan import Plan
 from landscape.core.progress import stage
 from landscape.job.directions.base import DirectionTensors, Range
-from landscape.job.directions.file import LEAST_RISE
 from landscape.job.landscape import Landscape
 from landscape.model.parameters import norm
 from landscape.problem.supervised import guessing_of
@@ -116,6 +115,7 @@ def _length(context: LandscapeContext, axis: DirectionTensors) -> float:
 
 # A third of the way to a network that only guesses: a picture then shows the basin, not the plain around it.
 SHARE_OF_GUESSING = 1 / 3
+LEAST_RISE = 0.1  # that is looked for where the loss of guessing is not known
 EVALUATIONS = 16  # of an axis, about: two per distance, for three distances of the bracket and five within it
 MOST_HALVINGS = 40
 FLAT = 1e-6  # relative to the loss: smaller changes are rounding of float32
@@ -232,8 +232,7 @@ def find_range(
 def target_of(origin_loss: float, guessing: float | None) -> tuple[float, TargetRule]:
     """The target change of the loss, and the rule that gives it.
 
-    With classes, a third of the loss of guessing; otherwise max(L₀, 0.1), as for the radius of `landscape measure` and
-    the range of eigenvectors.
+    With classes, a third of the loss of guessing; otherwise max(L₀, 0.1), as for the radius of `landscape measure`.
     """
     if guessing:
         return SHARE_OF_GUESSING * guessing, "guessing"

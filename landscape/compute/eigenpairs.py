@@ -31,7 +31,7 @@ from landscape.core.validation import LEAST_STEPS
 from landscape.evaluation.derivatives import RECALIBRATED
 from landscape.evaluation.reduction import terms_of
 from landscape.job.directions.base import DirectionTensors, Eigenpair, Spectrum
-from landscape.job.directions.file import LEAST_RISE, PRODUCT_EVALUATIONS, STEPS, half_width
+from landscape.job.directions.file import PRODUCT_EVALUATIONS, STEPS, half_width
 from landscape.model.parameters import State, describe_parameters, norm
 from landscape.store.runs import write_error
 from landscape.surface.record import Record
@@ -383,7 +383,7 @@ def _explain_flatness(operator: HessianOperator, found: Mapping[int, Ritz], loss
             far = f"only {lengths:.2g} times the length of the weights away" if math.isfinite(lengths) else "nowhere"
             return (
                 f"directions: eigenvalue {rank} of the Hessian at the origin is {pair.value:.2g}: along its vector the "
-                f"loss is flat, and rises by {max(loss, LEAST_RISE):.2g} {far}; take another rank, origin or kind of "
+                f"loss is flat, and rises by {loss:.2g} {far}; take another rank, origin or kind of "
                 "direction"
             )
     return ""

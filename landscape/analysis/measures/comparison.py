@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from landscape.analysis.measures.document import Entry, MeasureRow, Measures, read, read_samples
 from landscape.analysis.measures.measure import LOSS, RADIUS
 from landscape.analysis.measures.worst import CURVATURE_NAMES, PROBED
+from landscape.compute.auto_range import LEAST_RISE
 from landscape.core.errors import JobError, NotFoundError, quoted
 from landscape.core.folders import open_folder
 from landscape.core.grid import Floats
 from landscape.core.statistics import ConfidenceInterval, interval_of, t_quantile
 from landscape.core.text import finite_or_none
-from landscape.job.directions.file import LEAST_RISE
 from landscape.store.results import open_run
 
 # ----------------------------------------------------------------------------------------------------

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.analysis.measures.document import MeasureRow, row_of
+from landscape.compute.auto_range import LEAST_RISE
 from landscape.compute.executor import AtPoints, EvaluationSetting, Executor
 from landscape.core.grid import Floats
 from landscape.core.plan import Plan
 from landscape.core.statistics import interval_of
 from landscape.evaluation.reduction import Values, terms_of
 from landscape.job.directions.base import DirectionTensors
-from landscape.job.directions.file import LEAST_RISE
 from landscape.job.directions.random import random_direction
 from landscape.model.parameters import ParameterInfo, State
 from landscape.problem.terms import Problem

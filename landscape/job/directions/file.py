@@ -121,8 +121,9 @@ def _refuse_unfitting(tensors: State, origin: State, infos: Sequence[ParameterIn
 # ----------------------------------------------------------------------------------------------------
 # An eigenvector of the Hessian of the loss at the origin.
 
-# The rise of the loss that an axis shows at the least: with a loss near zero, the axis would be infinitely short.
-LEAST_RISE = 0.1
+# Of the length of the weights, that an axis reaches at the least: with a loss near zero, it would be infinitely short,
+# and float32 rounds weights to 6e-8 of their size.
+LEAST_REACH = 1e-3
 # Of Lanczos. On a spectrum of 2,000 with ten outliers, 20 steps gave both ends to four digits, 10 steps the largest
 # alone; 60 leave room for the flat bulk of a network's Hessian.
 STEPS = 60
@@ -155,11 +156,14 @@ class EigenDirection(DirectionSpec):
         return dict(self._pair(context).vector)
 
     def range_at(self, context: Context) -> Range | None:
-        """±√(2·max(L₀, 0.1)/|λ|), to three digits, where the parabola of the eigenvalue λ has risen by the loss L₀."""
+        """±max(√(2·L₀/|λ|), ‖θ₀‖/1000), to three digits, see `half_width`."""
+        from landscape.model.parameters import norm
+
         spectrum = self._spectrum(context)
         if spectrum.foreseen:
             return (-1.0, 1.0)
-        half = float(f"{half_width(spectrum.pairs[self.rank].value, spectrum.loss):.3g}")
+        weights = norm({info.name: context.origin[info.name] for info in context.infos})
+        half = float(f"{half_width(spectrum.pairs[self.rank].value, spectrum.loss, weights):.3g}")
         return (-half, half)
 
     def label(self, context: Context) -> str:
@@ -203,6 +207,10 @@ class EigenDirection(DirectionSpec):
         )
 
 
-def half_width(value: float, loss: float) -> float:
-    """√(2·max(L₀, 0.1)/|λ|): where the parabola of the eigenvalue λ has risen by the loss; infinite where λ is 0."""
-    return math.sqrt(2 * max(loss, LEAST_RISE) / abs(value)) if value else math.inf
+def half_width(value: float, loss: float, weights: float = 0.0) -> float:
+    """max(√(2·L₀/|λ|), ‖θ₀‖/1000): where the parabola of the eigenvalue λ has risen by the loss L₀; infinite if λ is 0.
+
+    Args:
+        weights: ‖θ₀‖, the length of the weights at the origin.
+    """
+    return max(math.sqrt(2 * max(loss, 0.0) / abs(value)), LEAST_REACH * weights) if value else math.inf

@@ -221,7 +221,7 @@ def test_eigenvectors_begin_where_their_parabola_reaches(make):
     directions = [{"kind": "eigen", "rank": 1}, {"kind": "eigen", "rank": -1}]
     surface = run(make(directions=directions))["a"]
     assert ends(surface) == [(-radius(1000), radius(1000)), (-radius(1), radius(1))]
-    assert surface.record.found_range.evaluations < 1 + 4 * 8
+    assert surface.record.found_range.evaluations < 1 + 4 * 10  # from a thousandth of the weights, as the loss is zero
 
 
 def test_classifiers_run_to_a_third_of_guessing(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 from pathlib import Path
 
 import numpy as np
@@ -119,6 +120,21 @@ def test_the_default_range_is_where_the_parabola_has_risen_by_the_loss(tmp_path)
     half = np.sqrt(2 * surface.loss[2] / 2.0)
     assert surface.alpha[[0, 2, 4]] == pytest.approx([-half, 0, half], rel=0.01)
     assert surface.loss[0] + surface.loss[4] == pytest.approx(4 * surface.loss[2], rel=0.02)
+
+
+@pytest.mark.parametrize("scale, centre, half", [(1e-6, 0.0, math.sqrt(2 * 5 / 4)), (1.0, 1 - 1e-5, 0.002)])
+def test_the_default_range_suits_a_loss_far_below_a_tenth(tmp_path, scale, centre, half):
+    model = nn.ParameterDict({"weights": nn.Parameter(torch.ones(4))})  # of length 2
+
+    def observe(model, batch):
+        losses = torch.arange(1, 5) * (model["weights"] - centre).square() / 2
+        return {"loss": scale * losses.sum().expand(len(batch))}
+
+    job = job_of(tmp_path, lambda: Problem(model, torch.zeros(17, 1), observe), plane([{"kind": "eigen"}]))
+    surface = run(job)["sharpest"]
+    assert surface.loss[2] < 1e-5
+    assert surface.alpha[[0, 4]] == pytest.approx([-half, half], rel=0.01)
+    assert surface.loss[0] + surface.loss[4] > 3.9 * surface.loss[2]
 
 
 def test_one_lanczos_run_serves_all_axes_and_a_finished_landscape_needs_none(tmp_path):
