@@ -313,6 +313,11 @@ def _positions_named(model: nn.Module, length: int) -> Iterator[None]:
         yield
     except IndexError as error:
         most = getattr(getattr(without_adapters(model), "config", None), "max_position_embeddings", None)
+        if most is None:
+            raise JobError(
+                f"tokens: the model is fed all {length} tokens of a sequence, and raises {one_line(error)}; if its "
+                "context is shorter, cut them (T tokens make T - 1 predictions), else an id is not in its vocabulary"
+            ) from error
         if not isinstance(most, int) or length <= most:
             raise
         raise JobError(

@@ -261,9 +261,10 @@ class Problem:
     def causal_lm(cls, model: nn.Module, tokens: Any) -> Problem:
         """A language model that predicts each next token; perplexity is derived from the mean loss.
 
-        The loss of a sequence is the mean cross entropy of its predicted tokens, in nats, and their number is its
-        weight: the loss of a landscape is the mean over tokens, and `perplexity` its exponential. `token_accuracy` is
-        the share of tokens that are the likeliest.
+        The model is fed all T tokens of a sequence, and its logits at each but the last are scored on the token after
+        it: T tokens make T - 1 predictions. The loss of a sequence is the mean cross entropy of its predicted tokens,
+        in nats, and their number is its weight: the loss of a landscape is the mean over tokens, and `perplexity` its
+        exponential. `token_accuracy` is the share of tokens that are the likeliest.
 
         Args:
             model: a model of transformers, with or without adapters of peft, or any module that returns logits

@@ -330,3 +330,23 @@ def test_the_vocabulary_may_be_large_beside_the_chunk():
     problem = Problem.causal_lm(model, IDS)
     assert problem.observe.vocabulary == VOCABULARY
     assert math.isfinite(float(observed(problem)["loss"].sum()))
+
+
+def test_the_model_is_fed_all_tokens_and_one_whose_context_is_shorter_says_so(tmp_path):
+    class Placed(nn.Module):
+        def __init__(self, context: int) -> None:
+            super().__init__()
+            self.fed: list[int] = []
+            self.tokens, self.places, self.out = nn.Embedding(50, 8), nn.Embedding(context, 8), nn.Linear(8, 50)
+
+        def forward(self, tokens):
+            self.fed.append(tokens.shape[1])
+            return self.out(self.tokens(tokens) + self.places(torch.arange(tokens.shape[1])))
+
+    rows = torch.randint(0, 50, (4, 17))
+    whole = Problem.causal_lm(Placed(17), rows)
+    assert whole.observe(whole.model, rows)["weight"].tolist() == [16] * 4
+    assert set(whole.model.fed[-1:]) == {17}
+    cut = Problem.causal_lm(Placed(16), rows)
+    with pytest.raises(JobError, match=r"is fed all 17 tokens of a sequence, and raises .*T tokens make T - 1 pred"):
+        cut.observe(cut.model, rows)
