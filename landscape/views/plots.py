@@ -381,6 +381,7 @@ def _finish(data: FigureData, ax: Any, spec: PlotSpec, shades: Shades) -> None:
 
 FINEST = 120  # lines of the drawn mesh along each axis: more are slow and show nothing new
 LINE_LENGTH = 90  # characters of a line of notes
+LABEL_LETTERS = 28  # of an axis title, which stands along an edge of the box
 LIFT = 0.02  # of the height: enough for the path not to sink into the surface
 
 
@@ -412,7 +413,10 @@ def plot_surface(data: FigureData, ax: Any, spec: PlotSpec) -> None:
     mark_extrema(ax, data, LIFT * span)
     ticks, texts = nice_ticks(scale.low, scale.high, scale.log, most=6)
     ax.set_zticks(ticks, texts)
-    ax.set(xlabel=data.axes[0].name, ylabel=data.axes[1].name)  # there is no room for longer labels
+    for label, axis in zip((ax.set_xlabel, ax.set_ylabel), data.axes, strict=True):
+        label(in_fewer_words(axis.title, LABEL_LETTERS))
+    ax.locator_params(axis="x", nbins=5)
+    ax.locator_params(axis="y", nbins=5)
     say_why_empty(data, ax.text2D, ax.transAxes)
     if spec.colour_bar:
         bar = ax.figure.colorbar(ScalarMappable(norm, shades), ax=ax, shrink=0.6, pad=0.12)

@@ -63,6 +63,7 @@ from landscape.views.prepare.scale import EvenLevels, even_levels
 
 PLOT_PX, TALLEST_PX, WIDEST_PX, LOWEST_PX = 560, 640, 820, 150
 SHORTEST_BAR_PX = 190.0
+BESIDE_PX = 40  # that a title of the vertical axis may be longer than a low plot, into the margins above and below
 SMOOTHING, COARSE = 0.6, 100  # lines through coarser grids are smoothed; finer grids do not need it
 
 
@@ -128,7 +129,7 @@ def _axes(data: FigureData, frame: Frame) -> dict[str, Any]:
             "zeroline": False,
         },
         "yaxis": {
-            "title": {"text": one_line(data.axes[1].title, frame.plot[1])},
+            "title": {"text": one_line(data.axes[1].title, frame.plot[1] + BESIDE_PX)},
             "range": ranges[1],
             "showgrid": False,
             "zeroline": False,

@@ -171,7 +171,7 @@ def walk_in_words(axis: Axis) -> str:
 
 
 def short_axis_title(axis: Axis) -> str:
-    """The same in a few words that fit beside a small plot: 'alpha: PCA component 1 (62.0 %)'."""
+    """The same in a few words that fit beside every plot of the plane, also its narrow side: 'alpha: PC 1 (62.0 %)'."""
     label, kind = axis.label, axis.record.kind
     if label == axis.name:
         return axis.name
@@ -181,24 +181,19 @@ def short_axis_title(axis: Axis) -> str:
         wordings = (whole, whole.replace(" (0)", "").replace(" (1)", ""), "")  # the caption has it in full
         label = next(words for words in wordings if len(f"{axis.name}: {words}") <= TITLE_LETTERS or not words)
     elif kind == "pca":
-        label = label.partition(" of ")[0] + (f" ({share})" if share else "")
+        label = label.partition(" of ")[0].replace("principal component", "PC") + (f" ({share})" if share else "")
     else:
-        label = label.partition(" (")[0]
-    if kind == "eigen":  # its label holds no user-given name of any length
-        return f"{axis.name}: {label}"
+        label = label.partition(" (")[0].removesuffix(" of the Hessian")
     return shortened(f"{axis.name}: {label}", TITLE_LETTERS) if label else axis.name
 
 
 def in_fewer_words(title: str, most: int) -> str:
     """A title of at most `most` characters: shortened, then cut off.
 
-    >>> [in_fewer_words("alpha: principal component 1 (81.7 %)", most) for most in (40, 20, 12, 6)]
-    ['alpha: principal component 1 (81.7 %)', 'alpha: PC 1 (81.7 %)', 'alpha: PC 1', 'alpha']
-    >>> in_fewer_words("alpha: first eigenvector of the Hessian", 30)
-    'alpha: first eigenvector'
+    >>> [in_fewer_words("alpha: PC 1 (81.7 %)", most) for most in (20, 12, 6)]
+    ['alpha: PC 1 (81.7 %)', 'alpha: PC 1', 'alpha']
     """
-    brief = title.replace("principal component", "PC").replace(" of the Hessian", "")
-    for words in (title, brief, brief.partition(" (")[0], brief.partition(":")[0]):
+    for words in (title, title.partition(" (")[0], title.partition(":")[0]):
         if len(words) <= most:
             return words
     return shortened(title, most)

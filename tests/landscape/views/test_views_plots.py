@@ -16,7 +16,7 @@ from refined_surfaces import refined
 from synthetic_surfaces import traces
 
 from landscape.core.errors import JobError, LandscapeError
-from landscape.surface.surface import ProjectedPath
+from landscape.surface.surface import Axis, ProjectedPath, Surface
 from landscape.views.draw.marks import NAME as EDGES
 from landscape.views.plots import plot, rgb
 from landscape.views.prepare.figure import prepare_figure
@@ -207,3 +207,24 @@ def test_without_matplotlib_the_message_says_what_to_install(make: ModuleType, m
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(LandscapeError, match=r"pip install loss-landscape-cluster\[plot\]"):
         make.quadratic().plot()
+
+
+@pytest.mark.parametrize("height", [1.0, 0.3, 3.0], ids=["square", "flat", "tall"])
+@pytest.mark.parametrize("label", ["principal component {} of epochs 1-9", "{} eigenvector of the Hessian (λ = 3.1)"])
+def test_all_figures_of_a_plane_title_its_axes_in_the_same_words(label, height):
+    x = np.linspace(-1, 1, 9)
+    values = np.add.outer(x * x, 2 * x * x)
+    shares = {"explained_variance": 0.625} if "component" in label else {}
+    kind = "pca" if shares else "eigen"
+    numbers = ("1", "2") if shares else ("first", "second")
+    axes = tuple(
+        Axis(name, x * factor, attributes={"label": label.format(number), "kind": kind, **shares})
+        for name, number, factor in zip(("alpha", "beta"), numbers, (1.0, height), strict=True)
+    )
+    surface = Surface("plane", axes, {"loss": values}, status=np.ones(values.shape, np.uint8))
+    flat, scene = (surface.figure(kind).layout for kind in ("contour", "surface"))
+    titles = [(layout.xaxis.title.text, layout.yaxis.title.text) for layout in (flat, scene.scene)]
+    plots = [surface.plot(kind=kind) for kind in ("contour", "surface")]
+    titles += [(plot.get_xlabel(), plot.get_ylabel()) for plot in plots]
+    assert len(set(titles)) == 1
+    assert titles[0][1].startswith("beta: PC 2 (62.5" if shares else "beta: second eigenvector")
