@@ -19,6 +19,7 @@ from landscape.core.errors import JobError, LandscapeError, NotFoundError, quote
 from landscape.core.files import Folder, Place
 from landscape.core.folders import open_folder
 from landscape.core.validation import Unit
+from landscape.model.parameters import state_digest
 from landscape.model.run_files import FOLDER, HISTORY_FILE, read_info
 from landscape.model.snapshots import (
     UNITS,
@@ -230,11 +231,11 @@ def import_checkpoints(
         overwrite: whether to replace the trajectory of the run.
 
     Returns:
-        The trajectory that the run now holds.
+        The trajectory that the run now holds; the same files again change nothing.
 
     Raises:
         NotFoundError: a file does not exist.
-        JobError: a file is no checkpoint, two differ in names or shapes, their order is unclear, or the run has a
+        JobError: a file is no checkpoint, two differ in names or shapes, their order is unclear, or the run has another
             trajectory already.
         LandscapeError: the run cannot be written, or a file changed meanwhile.
     """
@@ -242,23 +243,42 @@ def import_checkpoints(
     folder = open_folder(run)
     finish_replacement(folder)
     existing = snapshot_files(folder)
+    files, info = [Path(path) for path in paths], read_info(folder)
     if existing and not overwrite:
+        if (held := _held(run, files, info.get("imported"), unit, order)) is not None:
+            return held
         kinds = " and ".join(sorted({f"{counted}s" for counted, _, _ in existing}))
         raise JobError(
             f"run: {quoted(str(run))} already holds a trajectory of {len(existing)} {kinds}; "
             "name another run or give overwrite=True (--overwrite)"
         )
-    files = [Path(path) for path in paths]
     _refuse_missing(files)
     _refuse_own(files, folder)
     _refuse_twice(files)
     shapes = _refuse_different(files)
     numbers = _numbers(files, unit, order)
-    info = read_info(folder)
     # A history belongs to the snapshots that were collected with it, not to imported ones.
     history = HISTORY_FILE if not existing or "imported" in info else None
     _write(folder, files, numbers, shapes, {} if overwrite else info, history)
     return read_trajectory(run)
+
+
+def _held(run: str | Path, files: Sequence[Path], imported: Any, unit: Unit | None, order: Order) -> Trajectory | None:
+    """The trajectory of the run if it holds these checkpoints, under the numbers that they would get; else None.
+
+    Args:
+        imported: the names of the files that the run was imported from, as it records them.
+    """
+    if not isinstance(imported, list) or set(imported) != set(_labels(files).values()):
+        return None
+    _refuse_missing(files)
+    numbers, held = _numbers(files, unit, order), read_trajectory(run)
+    if (held.unit, held.numbers) != (numbers.unit, tuple(sorted(numbers.numbers))):
+        return None
+    numbered = [file for _, file in sorted(zip(numbers.numbers, files, strict=True))]
+    pairs = zip(numbered, held.snapshots, strict=True)
+    same = all(state_digest(load_weights(file)) == state_digest(snapshot.load()) for file, snapshot in pairs)
+    return held if same else None
 
 
 def _check_arguments(paths: Sequence[str | Path], unit: Unit | None, order: Order) -> None:

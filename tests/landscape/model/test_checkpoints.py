@@ -245,6 +245,21 @@ def test_tied_tensors_that_share_their_memory(tmp_path):
     assert sorted(state) == ["embed", "head", "view"]
 
 
+def test_the_same_checkpoints_again_change_nothing_and_others_of_their_names_are_refused(tmp_path):
+    paths = checkpoints(tmp_path)
+    first = import_checkpoints(paths, tmp_path / "run")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
+    assert import_checkpoints(paths[::-1], tmp_path / "run") == first
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == before
+    for call in ({"unit": "epoch"}, {"order": "given"}):
+        with pytest.raises(JobError, match="already holds a trajectory of 3 steps"):
+            import_checkpoints(paths, tmp_path / "run", **call)
+    state = {name: tensor + 1 for name, tensor in load_weights(paths[0]).items()}
+    torch.save(state, paths[0])
+    with pytest.raises(JobError, match="already holds a trajectory of 3 steps"):
+        import_checkpoints(paths, tmp_path / "run")
+
+
 def test_an_existing_trajectory_is_replaced_only_when_told_to(tmp_path):
     paths = checkpoints(tmp_path)
     import_checkpoints(paths, tmp_path / "run")
