@@ -286,7 +286,7 @@ def rm(
             return DONE
         if contents is not None and contents.foreign:
             left = flat(", ".join(contents.foreign), 1000)
-            write_remark(f"left in {flat(run)}, as this software did not write it: {left}", "left")
+            write_remark(f"left in {flat(run)}, as it is no part of the run: {left}", "left")
     if not gone:
         write_remark("nothing was removed")
         return FAILED
@@ -299,10 +299,12 @@ def _ask_of_run(run: str, contents: RunContents) -> bool:
     """List on stderr what of a run is removed, and what is left, and ask."""
     from landscape.store.status import list_runs
 
-    (row,) = list_runs(run)
-    age = "" if row["age_seconds"] is None else f", written {age_text(row['age_seconds'])} ago"
-    print(f"run {flat(run)} ({size_text(row['bytes'])}{age}):", file=sys.stderr)
-    for text in _contents_lines(run, contents, row["parts"]):
+    row = next((row for row in list_runs(run) if row["run"] == run), None)  # None where only a lock is left
+    about, age = "", row and row["age_seconds"]
+    if row is not None:
+        about = f" ({size_text(row['bytes'])}{'' if age is None else f', written {age_text(age)} ago'})"
+    print(f"run {flat(run)}{about}:", file=sys.stderr)
+    for text in _contents_lines(run, contents, row["parts"] if row else {}):
         print(f"  remove {text}", file=sys.stderr)
     if contents.foreign:
         print(f"  leave {flat(', '.join(contents.foreign), 1000)}", file=sys.stderr)

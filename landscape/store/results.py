@@ -6,10 +6,11 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from landscape.core.errors import JobError, LandscapeError, NotFoundError, quoted
+from landscape.core.errors import JobError, LandscapeError, NotFoundError, StoreError, flat, quoted
 from landscape.core.files import PARTIAL, Folder, Place
 from landscape.core.folders import open_folder
 from landscape.core.grid import AXIS_NAMES
@@ -52,6 +53,7 @@ from landscape.store.landscape import LandscapeStore
 from landscape.store.runs import (
     CARDS,
     OWN_FILES,
+    OWN_PATH,
     Move,
     RunContents,
     contents_of,
@@ -309,7 +311,8 @@ def _refuse_foreign(folder: Folder, landscape: LandscapeStore) -> None:
         store.refuse_elsewhere(f"{landscape.path}/{METADATA}")
     observables = landscape.record.observables
     ours = {"status", "directions", LEVELS, RISE_STDERR, *with_stderr(observables), *AXIS_NAMES}
-    foreign = [name for name in folder.names(path) if name != METADATA and PARTIAL not in name]
+    files = dict.fromkeys([*folder.names(path), *folder.stamps(path)])  # the names have links, too
+    foreign = [file for file in files if not OWN_PATH.fullmatch(file) and PARTIAL not in file.rpartition("/")[2]]
     for name in folder.folders(path):
         is_ours = name in ours or name.startswith("path_")
         if not is_ours and not documents.has(landscape.path, name):
@@ -403,7 +406,8 @@ def remove_run(
         NotFoundError: there is no such run.
         JobError: an unknown part.
         LandscapeError: a driver or a training writes the run, a command measures it, a service answers for it, a
-            landscape cannot be read, or it holds files that this software did not write; nothing is removed then.
+            landscape cannot be read, or it holds files that this software did not write; nothing is removed then. Also
+            if the disk refuses in the middle.
 
     Example:
         >>> import torch
@@ -431,12 +435,28 @@ def remove_run(
         return None
     with writing(path), training_lock(path), measuring_lock(path):
         present = _removable_contents(path, parts)  # with the files of these locks
-        for name in present.landscapes:
-            remove_stored(path, name)
-        _delete_files(open_folder(path), [file for files in present.files.values() for file in files])
+        _refuse_later(path, contents, present)
+        try:
+            for name in present.landscapes:
+                remove_stored(path, name)
+            _delete_files(open_folder(path), list(chain(*present.files.values())))
+        except StoreError:
+            raise
+        except OSError as error:
+            raise LandscapeError(
+                f"run: {quoted(path, 300)} is removed in part: {flat(error.strerror or str(error))}: "
+                f"{quoted(str(error.filename or path), 300)}; mend that, then give the same command again for the rest"
+            ) from error
     if not parts:
         _delete_empty_folders(path)
     return contents
+
+
+def _refuse_later(run: str, confirmed: RunContents, present: RunContents) -> None:
+    """Refuse to remove what came into a run while the user was asked; the LandscapeError names it."""
+    shown, there = ([*one.landscapes, *chain(*one.files.values())] for one in (confirmed, present))
+    if later := [name for name in there if name not in (*shown, *LOCKS, *CARDS)]:
+        raise LandscapeError(f"run: {quoted(run)} has {quoted(later[0])} only now; give the command again to see it")
 
 
 def _refuse_used(run: str) -> None:

@@ -387,11 +387,13 @@ OWN_FILES = {
     CHECKPOINTS: rf"{CHECKPOINT_NAME.pattern}|begun",
     "logs": r"rank-\d+\.log",
     "measures": r"[0-9a-f]+\.npz",
-    "curvature": r".+",
+    "curvature": r"[^/]+/[^/]+/(loss|step-\d{5,})",
     COPIES: r"[0-9a-f]+\.landscape",
     "served": r"[^/]+\.points|\.lock",
     FOLDER: r"zarr\.json|\.making-[^/]+|\.moving",
 }
+# The path of a file in a landscape, or in one of its levels: a chunk of an array, a document of Zarr, or a mark.
+OWN_PATH = re.compile(rf"({LEVELS}/\d+/)?[^/]+/c(/\d+)*|({LEVELS}/(\d+/)?)?([^/]+/)?(zarr\.json|\.making-\d+)")
 CARDS = (CARD, TRAINING_CARD, MEASURING_CARD)  # end with the locks that they describe
 MARKS = {INFO_FILE, LAUNCH_FILE, FOLDER, LOCK}  # a folder that holds one of these is a run
 
@@ -412,16 +414,16 @@ def contents_of(run: Place) -> RunContents:
     own: dict[str, list[str]] = {TRAJECTORY: [], CHECKPOINTS: [], OTHERS: []}
     foreign: list[str] = []
 
+    def is_link(path: str) -> bool:
+        return "://" not in folder.name and os.path.islink(folder.place(path))
+
     def sort_in(above: str, name: str) -> None:
-        path = f"{above}/{name}" if above else name
-        known = re.fullmatch(OWN_FILES[above], name) or (PARTIAL in name.rpartition("/")[2] and name.startswith("."))
-        (foreign if not known else own.get(above, own[OTHERS])).append(path)
+        path, last = f"{above}/{name}" if above else name, name.rpartition("/")[2]
+        known = re.fullmatch(OWN_FILES[above], name) or (last.startswith(".") and PARTIAL in last)
+        (own.get(above, own[OTHERS]) if known and not is_link(path) else foreign).append(path)
 
     for name in names:
         sort_in("", name)
-
-    def is_link(path: str) -> bool:
-        return "://" not in folder.name and os.path.islink(folder.place(path))
 
     landscapes: list[str] = []
     for above in below:

@@ -132,10 +132,22 @@ def test_rm_of_a_run_lists_what_goes_and_asks(place, call):
     assert call("rm", place, "--checkpoints", "--yes") == (0, f"nothing of that is in {place}\n")
     code, said = call("rm", place, answer="y\n")
     assert code == 0
-    assert f"left in {place}, as this software did not write it: notes.txt" in said
+    assert f"left in {place}, as it is no part of the run: notes.txt" in said
     assert f"removed landscapes: a, b from {place}" in said
     assert [path.name for path in place.iterdir()] == ["notes.txt"]
     assert call("rm", place, "--yes")[0] == 3
+
+
+def test_rm_asks_about_a_run_of_which_only_a_lock_is_left(place, call):
+    (place.parent / "bare").mkdir()
+    (place.parent / "bare" / "driver.lock").touch()
+    place.rename(place.parent / "bare" / "inner")  # another run in it, which is no part of it
+    code, said = call("rm", place.parent / "bare", answer="y\n")
+    assert code == 0
+    first, *lines = said.splitlines()
+    assert first == f"run {place.parent / 'bare'}:"
+    assert lines[:2] == ["  remove the run's other files: 1 file", "  leave inner/"]
+    assert list(open_run(place.parent / "bare" / "inner")) == ["a", "b"]
 
 
 def test_list_older_than_leaves_out_what_is_young_or_written(place, capsys, monkeypatch, logging_as_it_was):

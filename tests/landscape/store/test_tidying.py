@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -172,7 +173,8 @@ TRAINED = {
     "logs/rank-0.log": b"",
     "measures.json": b"{}",
     "measures/0f1e.npz": b"",
-    "curvature/a/key/step-00007": b"",
+    "curvature/a/0f1e/loss": b"",
+    "curvature/a/0f1e/step-00007": b"",
     "served/a-0f1e.points": b"",
 }
 
@@ -223,12 +225,17 @@ def test_what_is_not_ours_stays_and_no_link_is_followed(trained, tmp_path):
     (trained / "logs" / "up").symlink_to(outside)
     (trained / "landscapes.zarr" / "c").symlink_to(outside)
     (trained / "notes.txt").write_text("mine")
+    (trained / "curvature" / "notes.txt").write_text("mine")
+    (outside / "history.jsonl").write_text("another run's")
+    (trained / "history.jsonl").unlink()
+    (trained / "history.jsonl").symlink_to(outside / "history.jsonl")
     removed = remove_run(trained)
     assert removed is not None
-    assert set(removed.foreign) == {"checkpoints/best.pt", "notes.txt", "trajectory/", "landscapes.zarr/c/"}
+    kept = {"checkpoints/best.pt", "notes.txt", "curvature/notes.txt", "history.jsonl"}
+    assert set(removed.foreign) == kept | {"trajectory/", "landscapes.zarr/c/"}
     assert (outside / "trajectory" / "epoch-00001.safetensors").read_bytes() == b"another run's"
     left = {str(path.relative_to(trained)) for path in trained.rglob("*") if not path.is_dir() or path.is_symlink()}
-    assert left == {"checkpoints/best.pt", "logs/up", "notes.txt", "trajectory", "landscapes.zarr/c"}
+    assert left == kept | {"logs/up", "trajectory", "landscapes.zarr/c"}
     assert (outside / "trajectory").is_dir()
 
 
@@ -237,10 +244,12 @@ def test_a_run_that_is_written_or_served_or_holds_strange_data_is_refused_whole(
     for lock in (run_lock, training_lock, measuring_lock):
         with lock(str(trained)), pytest.raises(LandscapeError, match=r"is being (written|measured) by process \d+"):
             remove_run(trained, confirmed=lambda run, contents: pytest.fail("asked in vain"))
-    (trained / "landscapes.zarr" / "a" / "mine.txt").write_text("")
-    with pytest.raises(LandscapeError, match="was not written by this software"):
-        remove_run(trained)
-    (trained / "landscapes.zarr" / "a" / "mine.txt").unlink()
+    for name in ("mine.txt", "loss/mine.txt", "loss/c/0/mine.txt"):
+        (trained / "landscapes.zarr" / "a" / name).write_text("")
+        for change in (lambda: remove_run(trained), lambda: remove_landscape(trained, "a")):
+            with pytest.raises(LandscapeError, match=rf"a/{name}' was not written by this software"):
+                change()
+        (trained / "landscapes.zarr" / "a" / name).unlink()
     (trained / "landscapes.zarr" / "b" / "zarr.json").write_bytes(b"{")
     (trained / "landscapes.zarr" / "zarr.json").write_bytes(b"{")
     with pytest.raises(LandscapeError, match="cannot be read"):
@@ -256,6 +265,21 @@ def test_a_run_that_is_written_or_served_or_holds_strange_data_is_refused_whole(
     with pytest.raises(NotFoundError, match=r"is no run: it has neither run\.json nor landscapes"):
         remove_run(plain)
     assert list(plain.iterdir()) == [plain / "checkpoints"]
+
+
+def test_what_comes_while_the_user_is_asked_is_not_removed(trained):
+    late = trained / "trajectory" / "epoch-00002.safetensors"
+
+    def answer(run: str, contents: object) -> bool:
+        late.write_bytes(b"weights")
+        return True
+
+    before = set(trained.rglob("*"))
+    with pytest.raises(LandscapeError, match=r"has 'trajectory/epoch-00002\.safetensors' only now"):
+        remove_run(trained, confirmed=answer)
+    assert set(trained.rglob("*")) >= before | {late}
+    remove_run(trained)
+    assert not trained.exists()
 
 
 class Killed(BaseException):
@@ -277,6 +301,21 @@ def test_a_removal_that_is_killed_goes_on_with_the_same_call(trained, monkeypatc
         remove_run(trained)
     monkeypatch.setattr(LocalFolder, "delete", delete)
     assert {surface.loss.size for surface in open_run(trained).values()} <= {9}  # whole, or not at all
+    remove_run(trained)
+    assert not trained.exists()
+
+
+def test_a_removal_that_the_disk_refuses_in_the_middle_says_so(trained, monkeypatch):
+    def refuse(self: LocalFolder, path: str) -> None:
+        if path.endswith(".pt"):
+            raise PermissionError(errno.EACCES, "Permission denied", self.place(path))
+        delete(self, path)
+
+    delete = LocalFolder.delete
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalFolder, "delete", refuse)
+        with pytest.raises(LandscapeError, match=r"is removed in part: Permission denied: '.*400\.pt'; mend that"):
+            remove_run(trained)
     remove_run(trained)
     assert not trained.exists()
 
