@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import shlex
 import shutil
@@ -16,6 +17,7 @@ from typing import Any
 
 from cluster.runtime.logs import write_remark
 from cluster.runtime.options import Whole, Words
+from cluster.submit.manifest import merge, read_patch, yaml_text
 from cluster.submit.options import NOT_CARRIED, SubmitOptions, folder_listing, job_files, tell_files
 from cluster.submit.submission import (
     DRIVER_ENVIRONMENT,
@@ -122,17 +124,27 @@ class KubeRayTarget:
         return 0
 
 
-def parse_selector(given: list[str] | None) -> dict[str, str]:
+NAME = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
+LABEL = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+KEY, VALUE = rf"({NAME}/)?{LABEL}", rf"({LABEL})?"
+AMOUNT = r"[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?"
+
+
+def parse_selector(given: list[str] | None, option: str = "selector") -> dict[str, str]:
     """`key=value` texts as a node selector.
 
     Raises:
-        JobError: one of them is not of this form.
+        JobError: one of them is not of this form, or two have one key.
     """
-    labels = {}
+    labels: dict[str, str] = {}
     for text in given or []:
         key, equals, value = text.partition("=")
-        if not key or not equals:
-            raise JobError(f"selector: must be key=value, a label of the nodes, not {quoted(text)}")
+        if not (equals and re.fullmatch(KEY, key) and re.fullmatch(VALUE, value)):
+            raise JobError(f"{option}: must be key=value, a label of the nodes, not {quoted(text)}")
+        if key in labels:
+            raise JobError(
+                f"{option}: must name {quoted(key)} once, not also {quoted(text)}: a node has one value of it"
+            )
         labels[key] = value
     return labels
 
@@ -141,12 +153,13 @@ def parse_tolerations(given: list[str] | None) -> tuple[dict[str, str], ...]:
     """`key`, `key=value` or either with `:Effect`, as kubectl writes taints."""
     tolerations = []
     for text in given or []:
-        taint, _, effect = text.partition(":")
+        taint, colon, effect = text.partition(":")
         key, equals, value = taint.partition("=")
-        if not key or effect not in ("", "NoSchedule", "PreferNoSchedule", "NoExecute"):
+        is_taint = re.fullmatch(KEY, key) and re.fullmatch(VALUE, value)
+        if not is_taint or (colon and effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute")):
             raise JobError(
-                f"toleration: must be key[=value][:NoSchedule|PreferNoSchedule|NoExecute], a taint of the nodes, "
-                f"not {quoted(text)}"
+                f"worker_toleration: must be key[=value][:NoSchedule|PreferNoSchedule|NoExecute], a taint of the "
+                f"nodes, not {quoted(text)}"
             )
         match = {"operator": "Equal", "value": value} if equals else {"operator": "Exists"}
         tolerations.append({"key": key, **match, **({"effect": effect} if effect else {})})
@@ -157,15 +170,17 @@ def parse_environment(given: list[str] | None) -> list[dict[str, str]]:
     """`NAME=VALUE` texts as a container's environment.
 
     Raises:
-        JobError: one of them is not of this form.
+        JobError: one of them is not of this form, or two have one name.
     """
-    variables = []
+    variables: dict[str, str] = {}
     for text in given or []:
         name, equals, value = text.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             raise JobError(f"pod_env: must be NAME=VALUE, not {quoted(text)}")
-        variables.append({"name": name, "value": value})
-    return variables
+        if name in variables:
+            raise JobError(f"pod_env: must give {name} once, not also {quoted(text)}")
+        variables[name] = value
+    return [{"name": name, "value": value} for name, value in variables.items()]
 
 
 def parse_volumes(given: list[str] | None, taken: Sequence[str]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -178,15 +193,15 @@ def parse_volumes(given: list[str] | None, taken: Sequence[str]) -> list[tuple[d
         JobError: one of them is not of this form, or two have one folder.
     """
     volumes = []
-    folders = set(taken)
+    folders = set(map(os.path.normpath, taken))
     for number, text in enumerate(given or [], 1):
         parts = re.fullmatch(r"([a-z0-9][a-z0-9.-]*):(/[^:]*[^:/])(:ro)?", text)
         if parts is None:
             raise JobError(f"pod_volume: must be CLAIM:FOLDER or CLAIM:FOLDER:ro, not {quoted(text)}")
         claim, folder, read_only = parts.groups()
-        if folder in folders:
+        if os.path.normpath(folder) in folders:
             raise JobError(f"pod_volume: {quoted(folder)} is the folder of another volume; name another one")
-        folders.add(folder)
+        folders.add(os.path.normpath(folder))
         name = f"volume-{number}"
         mount = {"name": name, "mountPath": folder, **({"readOnly": True} if read_only else {})}
         volumes.append(({"name": name, "persistentVolumeClaim": {"claimName": claim}}, mount))
@@ -251,71 +266,7 @@ def render(submission: Submission, files: Mapping[str, bytes], target: KubeRayTa
     ray_job = _ray_job(submission, files, target, ray_version)
     if target.rayjob_patch is not None:
         ray_job = merge(ray_job, read_patch(target.rayjob_patch))
-    return _yaml_text([_config_map(submission, files, target), ray_job])
-
-
-def _yaml_text(documents: Sequence[Any]) -> str:
-    """Documents as YAML: texts of several lines as blocks, so that a person can read the files; no anchors."""
-    import yaml  # only here: the help of every command would wait for it
-
-    class Dumper(yaml.SafeDumper):
-        def ignore_aliases(self, data: Any) -> bool:
-            return True
-
-    def block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-    Dumper.add_representer(str, block)
-    return yaml.dump_all(documents, Dumper=Dumper, sort_keys=False, width=1000)
-
-
-# What tells the items of a list apart, where a manifest has a list of things with names.
-KEYS = ("name", "groupName", "mountPath")
-
-
-def merge(former: Any, patch: Any) -> Any:
-    """A part of a manifest with a patch merged into it, as `kubectl patch` merges.
-
-    Maps are merged key by key, and null removes a key. Lists of things that have a name, a groupName or a mountPath are
-    merged thing by thing; another list replaces the former one.
-
-    >>> merge({"a": 1, "b": {"c": 2}}, {"a": None, "b": {"d": 3}})
-    {'b': {'c': 2, 'd': 3}}
-    >>> merge([{"name": "A", "value": "1"}], [{"name": "A", "value": "2"}, {"name": "B"}])
-    [{'name': 'A', 'value': '2'}, {'name': 'B'}]
-    """
-    if isinstance(former, dict) and isinstance(patch, dict):
-        merged = {name: merge(former.get(name), value) for name, value in patch.items()}
-        return {name: value for name, value in (former | merged).items() if patch.get(name, value) is not None}
-    if isinstance(former, list) and isinstance(patch, list):
-        key = next(
-            (key for key in KEYS if all(isinstance(item, dict) and key in item for item in former + patch)), None
-        )
-        if key is not None:
-            items = {item[key]: item for item in former}
-            for item in patch:
-                items[item[key]] = merge(items.get(item[key]), item)
-            return list(items.values())
-    return merge({}, patch) if isinstance(patch, dict) else patch
-
-
-def read_patch(file: Path) -> dict[str, Any]:
-    """The patch of a RayJob in a YAML file.
-
-    Raises:
-        JobError: the file cannot be read, or holds no part of a RayJob.
-    """
-    import yaml
-
-    try:
-        patch = yaml.safe_load(file.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise JobError(f"rayjob_patch: {quoted(str(file))} cannot be read: {message_of(error, 150)}") from None
-    if not isinstance(patch, dict) or not patch or not set(patch) <= {"metadata", "spec"}:
-        raise JobError(f"rayjob_patch: must be a file with `metadata:` or `spec:` of a RayJob, not {quoted(str(file))}")
-    if {"name", "namespace"} & set(patch.get("metadata") or {}):
-        raise JobError("rayjob_patch: must leave the names in `metadata:` as they are; --name and --namespace set them")
-    return patch
+    return yaml_text([_config_map(submission, files, target), ray_job])
 
 
 def _check(submission: Submission, target: KubeRayTarget) -> None:
@@ -332,9 +283,38 @@ def _check(submission: Submission, target: KubeRayTarget) -> None:
         raise JobError(f"head_cpus: must be at least 1, not {target.head_cpus}")
     if target.keep_cluster < 0:
         raise JobError(f"keep_cluster: must be 0 or more seconds, not {target.keep_cluster}")
-    if not re.fullmatch(r"[a-z0-9.-]+/[A-Za-z0-9._-]+", target.gpu_resource):
+    if not re.fullmatch(rf"{NAME}/{LABEL}", target.gpu_resource):
         raise JobError(
             f"gpu_resource: must be the name of a resource, such as {NVIDIA}, not {quoted(target.gpu_resource)}"
+        )
+    _refuse_malformed(submission, target)
+
+
+NAMES = (
+    "claim", "secret", "namespace", "queue", "pull_secret", "service_account", "priority_class", "runtime_class",
+)  # fmt: skip
+
+
+def _refuse_malformed(submission: Submission, target: KubeRayTarget) -> None:
+    """Refuse texts that Kubernetes would refuse, some of them only when it makes the pods."""
+    for option in NAMES:
+        given = getattr(target, option)
+        for text in given if isinstance(given, list) else [given]:
+            if text is not None and not re.fullmatch(NAME, text):
+                raise JobError(
+                    f"{option}: must be a name in Kubernetes, of lower-case letters, digits, '-' and '.', "
+                    f"not {quoted(text)}; mend it, or leave it out"
+                )
+    for option, amount in (("head_memory", target.head_memory), ("memory", submission.memory)):
+        if amount is not None and not re.fullmatch(AMOUNT, amount):
+            raise JobError(f"{option}: must be an amount such as 16Gi, not {quoted(amount)}")
+    if target.image is not None and not re.fullmatch(r"\S+", target.image):
+        raise JobError(f"image: must be the name of a container image, not {quoted(target.image)}")
+    mount = os.path.normpath(target.mount)
+    if mount not in (target.mount, target.mount[:-1]) or not os.path.isabs(mount) or mount == JOB_FOLDER:
+        raise JobError(
+            f"mount: must be an absolute folder other than {JOB_FOLDER}, where the job's files are, "
+            f"not {quoted(target.mount)}"
         )
 
 
@@ -363,7 +343,7 @@ def _ray_job(
         "metadata": metadata,
         "spec": {
             "entrypoint": shlex.join(command(submission, f"{JOB_FOLDER}/{submission.file}")),
-            "runtimeEnvYAML": _yaml_text([{"env_vars": DRIVER_ENVIRONMENT | submission.environment}]),
+            "runtimeEnvYAML": yaml_text([{"env_vars": DRIVER_ENVIRONMENT | submission.environment}]),
             "backoffLimit": RETRIES,
             "shutdownAfterJobFinishes": True,
             "ttlSecondsAfterFinished": target.keep_cluster,
@@ -382,7 +362,7 @@ def _submitter(target: KubeRayTarget) -> dict[str, Any]:
     """The pod that runs `ray job submit`, the command that KubeRay gives it; a restricted namespace refuses its own."""
     amounts = {"cpu": SUBMITTER_CPUS, "memory": SUBMITTER_MEMORY}
     container = {"name": "ray-job-submitter", "image": target.image, "resources": _resources(amounts)}
-    return _pod(target, container, parse_selector(target.head_selector)) | {"restartPolicy": "Never"}
+    return _pod(target, container, parse_selector(target.head_selector, "head_selector")) | {"restartPolicy": "Never"}
 
 
 def _head(submission: Submission, files: Mapping[str, bytes], target: KubeRayTarget) -> dict[str, Any]:
@@ -396,7 +376,7 @@ def _head(submission: Submission, files: Mapping[str, bytes], target: KubeRayTar
         "volumeMounts": mounts,
         **_environment(target, with_secret=True),
     }
-    pod = _pod(target, container, parse_selector(target.head_selector), volumes) | {
+    pod = _pod(target, container, parse_selector(target.head_selector, "head_selector"), volumes) | {
         "terminationGracePeriodSeconds": STOP_SECONDS + 30
     }
     return {"rayStartParams": {"num-cpus": "0"}, "template": {"spec": pod}}
@@ -453,7 +433,7 @@ def _workers(submission: Submission, files: Mapping[str, bytes], target: KubeRay
         # Parts of a GPU are on nodes with the taint of whole ones.
         taint = NVIDIA if target.gpu_resource.startswith("nvidia.com/") else target.gpu_resource
         tolerations = (*tolerations, {"key": taint, "operator": "Exists", "effect": "NoSchedule"})
-    pod = _pod(target, container, parse_selector(target.worker_selector), volumes, tolerations)
+    pod = _pod(target, container, parse_selector(target.worker_selector, "worker_selector"), volumes, tolerations)
     return {
         "groupName": "workers",
         "replicas": submission.workers,

@@ -133,14 +133,23 @@ SENTENCES = ("setup", "container")  # options of several words
 
 
 def _refuse_phrases(options: Mapping[str, object]) -> None:
-    """Refuse a value of several words, which would add directives to the script."""
+    """Refuse a value of several words or lines, which would add directives to the script, and one of none."""
     for name, value in options.items():
-        if isinstance(value, str) and ("\n" in value or (name not in SENTENCES and " " in value)):
+        if not isinstance(value, str):
+            continue
+        if name in SENTENCES and not value.replace("\t", " ").isprintable():
+            raise JobError(f"{name}: must be one line, not {quoted(value)}")
+        if name not in SENTENCES and not (value.isprintable() and re.fullmatch(r"""[^\s'"\\]+""", value)):
             raise JobError(f"{name}: must be one word of sbatch's, not {quoted(value)}")
 
 
 def _check(target: SlurmTarget, share: NodeShare) -> None:
     """Refuse options that make no sense together, or that no node would understand."""
+    if target.gpu_type and not re.fullmatch(r"[\w.-]+", target.gpu_type):
+        raise JobError(
+            f"gpu_type: must be a type alone, such as a100, not {quoted(target.gpu_type)}; their number follows from "
+            "the workers"
+        )
     if target.gpu_type and not share.gpus:
         raise JobError(
             "gpu_type: is of the workers' GPUs, and they have none; give --gpus-per-worker 1, or leave it out"
@@ -216,11 +225,23 @@ def _further_options(texts: Sequence[str], own: Collection[str]) -> list[str]:
     options = [text.removeprefix("--") for text in texts]
     for option in options:
         name = option.partition("=")[0]
-        if not re.fullmatch(r"[a-z][a-z-]+", name) or "\n" in option:
+        if not re.fullmatch(r"[a-z][a-z-]+", name) or not option.isprintable():
             raise JobError(f"sbatch: must be a long option of sbatch, such as mail-type=END, not {quoted(option)}")
+        if not _is_one_word(option):
+            raise JobError(f"sbatch: must be one word, or have its words in quotes, not {quoted(option)}")
+        if name == "array":
+            raise JobError("sbatch: array would start several jobs for one run; leave it out")
         if name in own:
             raise JobError(f"sbatch: {name} is written already, by this command's own options; leave it out")
     return options
+
+
+def _is_one_word(text: str) -> bool:
+    """Whether sbatch reads a text of a script as one word; what stands behind a blank and # would be a comment."""
+    try:
+        return len(shlex.split(text)) == 1
+    except ValueError:  # quotes that are not closed
+        return False
 
 
 def _start(target: SlurmTarget, attached: bool) -> str:

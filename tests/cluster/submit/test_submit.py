@@ -25,6 +25,7 @@ from cluster.runtime.shipping import ListedFile, SentFiles
 from cluster.submit import kuberay, ray_jobs
 from cluster.submit import slurm as script
 from cluster.submit.kuberay import KubeRayTarget, parse_selector, parse_tolerations, run_on_cluster
+from cluster.submit.manifest import merge
 from cluster.submit.ray_jobs import connect, dashboard_address, outcome
 from cluster.submit.slurm import SlurmTarget
 from cluster.submit.submission import (
@@ -291,6 +292,11 @@ def test_a_patch_is_merged_by_names_and_leaves_everything_else():
         ("spec: [", "cannot be read"),
         ("metadata: {name: mine}", "--name"),
         (None, "cannot be read"),
+        ("metadata: name", "must be a file with"),
+        ("metadata: 3", "must be a file with"),
+        ("spec: null", "must be a file with"),
+        ("metadata: [{a: b}]", "must be a file with"),
+        ("spec: &again {a: *again}", "cannot be read: Circular"),
     ],
 )
 def test_a_file_that_is_no_patch_of_a_ray_job_is_refused(text, words, tmp_path):
@@ -300,6 +306,23 @@ def test_a_file_that_is_no_patch_of_a_ray_job_is_refused(text, words, tmp_path):
     with pytest.raises(JobError, match=words) as refused:
         manifest(submission(workers=1), claim="runs", rayjob_patch=patch)
     assert "\n" not in str(refused.value)
+
+
+def test_a_patch_mounts_a_volume_once_more_and_leaves_its_first_place():
+    former = [{"name": "job", "mountPath": "/job"}, {"name": "runs", "mountPath": "/runs"}]
+    further = {"name": "runs", "mountPath": "/home/runs", "subPath": "mine"}
+    assert merge(former, [further]) == [*former, further]
+    assert merge([{"name": "a"}], [{"name": {"b": "c"}}]) == [{"name": {"b": "c"}}]  # no names: replaced
+
+
+@pytest.mark.parametrize(
+    "value", ["y", "N", "1e3", "-1.5E+3", ".5e1", "0o17", "yes", "012", "~", "1:30", "a\nb: c", ""]
+)
+def test_a_value_of_the_environment_is_a_text_for_every_reader_of_yaml(value):
+    written = manifest(submission(workers=1), claim="runs", pod_env=[f"A={value}"])
+    head = list(yaml.safe_load_all(written))[-1]["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+    assert head["containers"][0]["env"] == [{"name": "A", "value": value}]
+    assert f"value: {value}\n" not in written  # kubectl would take it for a number or a truth value
 
 
 def test_a_wrong_manifest_is_refused_by_the_same_schema():
@@ -501,6 +524,31 @@ REFUSED = [
     (lambda: script.render(submission(workers=2), SlurmTarget(worker_ports="20000-20010")), "LOW-HIGH"),
     (lambda: script.render(submission(workers=2), SlurmTarget(max_requeues=-1)), "max_requeues"),
     (lambda: script.render(submission(workers=2), SlurmTarget(container="run 'open")), "quotes closed"),
+    (lambda: manifest(submission(workers=1), claim="runs", pod_env=["A=1", "A=2"]), "pod_env: must give A once"),
+    (lambda: manifest(submission(workers=1), claim="runs", worker_selector=["a=1", "a=2"]), "worker_selector: .* once"),
+    (
+        lambda: manifest(submission(workers=1), claim="runs", head_selector=["a=b c"]),
+        "head_selector: must be key=value",
+    ),
+    (lambda: manifest(submission(workers=1), claim="runs", worker_toleration=["a b"]), "worker_toleration: "),
+    (lambda: manifest(submission(workers=1), claim="runs", worker_toleration=["a:"]), "worker_toleration: "),
+    (lambda: manifest(submission(workers=1), claim="runs", pod_volume=["a:/runs/../job"]), "another volume"),
+    (lambda: manifest(submission(workers=1), claim="Runs"), "claim: must be a name"),
+    (lambda: manifest(submission(workers=1), claim="runs", pull_secret=["a", ""]), "pull_secret: must be a name"),
+    (lambda: manifest(submission(workers=1), claim="runs", queue="a b"), "queue: must be a name"),
+    (lambda: manifest(submission(workers=1, memory="16 Gi"), claim="runs"), "memory: must be an amount"),
+    (lambda: manifest(submission(workers=1), claim="runs", head_memory="lots"), "head_memory: must be an amount"),
+    (lambda: manifest(submission(workers=1), claim="runs", mount="/job"), "mount: must be an absolute folder"),
+    (lambda: manifest(submission(workers=1), claim="runs", mount="runs"), "mount: must be an absolute folder"),
+    (lambda: script.render(submission(workers=2), SlurmTarget(partition="")), "partition: must be one word"),
+    (lambda: script.render(submission(workers=2), SlurmTarget(account="a\rb")), "account: must be one word"),
+    (lambda: script.render(submission(workers=2), SlurmTarget(account="a\tb")), "account: must be one word"),
+    (lambda: script.render(submission(workers=2), SlurmTarget(reservation="it's")), "reservation: must be one word"),
+    (lambda: script.render(submission(workers=2), SlurmTarget(setup="a\nb")), "setup: must be one line"),
+    (lambda: script.render(submission(workers=2, gpus_per_worker=1), SlurmTarget(gpu_type="a100:4")), "a type alone"),
+    (lambda: script.render(submission(workers=2), SlurmTarget(sbatch=["comment=a b"])), "in quotes"),
+    (lambda: script.render(submission(workers=2), SlurmTarget(sbatch=["exclusive #"])), "sbatch: must be"),
+    (lambda: script.render(submission(workers=2), SlurmTarget(sbatch=["array=1-3"])), "several jobs for one run"),
 ]
 
 
