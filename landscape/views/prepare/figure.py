@@ -508,11 +508,12 @@ def why_empty(states: NDArray[np.uint8]) -> str:
     if whole.any():
         return ""
     known = int((states == OK).sum())
+    reasons = ", ".join(f"{int((states == code).sum())} {STATES[code]}" for code in missing_states(states))
     if known:
         needed = ("no two of them are neighbours", "no four surround a square", "no eight surround a cube")
-        return f"{known} of {states.size} points have a value, but {needed[states.ndim - 1]}: nothing to draw yet."
-    reasons = [f"{int((states == code).sum())} {STATES[code]}" for code in missing_states(states)]
-    return f"No point has a value to draw: {', '.join(reasons)}."
+        others = f": {reasons}" if reasons else ""
+        return f"{known} of {states.size} points can be drawn, but {needed[states.ndim - 1]}{others}."
+    return f"No point has a value to draw: {reasons}."
 
 
 def missing_states(states: NDArray[np.uint8]) -> list[int]:

@@ -53,7 +53,8 @@ def difference_in_errors(surface: Surface, observable: str) -> Floats | None:
         An array of the surface's shape, at most 10, NaN if the value is not known; None without errors, or without a
         value at the origin.
     """
-    rise, error = rise_over_origin(surface, "loss" if observable == RISE else observable)
+    observable = "loss" if observable == RISE else observable  # the same difference
+    rise, error = rise_over_origin(surface, observable)
     if rise is None or error is None:
         value, at_origin = _at_origin(surface, observable)
         own = standard_error(surface, observable)

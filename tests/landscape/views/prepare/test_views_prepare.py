@@ -123,6 +123,9 @@ def test_the_layer_of_uncertainty_is_the_difference_over_two_errors_of_it(make: 
     assert prepare_figure(paired).difference is None
     bound = (surface.loss - 0.1) / (2 * (surface.stderr() + 0.004))
     np.testing.assert_allclose(prepare_figure(surface, uncertainty=True).difference, np.minimum(bound, 10), atol=1e-12)
+    risen = dataclasses.replace(surface, observables={**surface.observables, "loss_rise": surface.loss - 0.1})
+    of_rise = prepare_figure(risen, "loss_rise", uncertainty=True).difference  # without its own error: the same bound
+    np.testing.assert_allclose(of_rise, np.minimum(bound, 10), atol=1e-12)
     accuracy = prepare_figure(surface, "accuracy", uncertainty=True).difference
     assert accuracy[15, 20] == 0
     assert accuracy.max() > 1
@@ -232,7 +235,9 @@ def test_a_sentence_stands_where_there_is_no_picture(make: ModuleType) -> None:
     states = np.zeros((5, 6), np.uint8)
     assert why_empty(states) == "No point has a value to draw: 30 not computed."
     states[2] = 1
-    assert why_empty(states) == "6 of 30 points have a value, but no four surround a square: nothing to draw yet."
+    assert why_empty(states) == "6 of 30 points can be drawn, but no four surround a square: 24 not computed."
+    states[states == 0] = 4
+    assert why_empty(states).endswith("a square: 24 no logarithm (zero or below).")  # they have values
     states[1, 3:5] = 1
     assert why_empty(states) == ""
     assert why_empty(np.array([1, 0, 1], np.uint8))
