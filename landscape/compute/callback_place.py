@@ -203,6 +203,19 @@ def with_packed_names(values: Any, files: Mapping[str, str], runs: Mapping[str, 
     return files.get(values, runs.get(values, values))
 
 
+def copy_in_use(problem: Callback, store: LandscapeStore | None) -> PackedCopyRecord | None:
+    """The packed copy of a landscape's problem if it is the problem of a job that extends the landscape, else None."""
+    copy = None if store is None else store.record.packed
+    is_copy = copy is not None and isinstance(problem, str) and Path(problem).name == Path(copy.file).name
+    return copy if is_copy else None
+
+
+def with_source_names(values: Any, copy: PackedCopyRecord) -> Any:
+    """The fields of a landscape, with its files and runs called as in the job that the copy was made of."""
+    files, runs = ({member: name for name, member in names.items()} for names in (copy.files, copy.runs))
+    return with_packed_names(values, files, runs)
+
+
 @cache  # one line per process, whatever the number of landscapes
 def _tell(level: int, line: str) -> None:
     log.log(level, "%s", line)

@@ -16,6 +16,7 @@ import torch
 
 from landscape.compute.auto_range import RangeFinder, leave_range_open, with_found_range, with_range
 from landscape.compute.axes_and_paths import check_tile, cosines_of, make_axes, make_grid, path_of, states_on
+from landscape.compute.callback_place import copy_in_use, with_source_names
 from landscape.compute.eigenpairs import Solver, solving_for, stand_in_spectrum
 from landscape.compute.identity import coordinates_asked, identity_of, recorded_plan, refuse_another
 from landscape.compute.job_warnings import (
@@ -120,14 +121,16 @@ DEFAULTS = 2  # the version of the defaults of fields that a job leaves out
 def begin_record(common: PreparationContext, spec: Landscape, position: int, identity: Mapping[str, Any]) -> Record:
     """The record with the job that began the landscape, and its identity."""
     job, extended = common.job.model_dump(mode="json"), common.extended
+    fields, same_problem = spec.model_dump(mode="json"), False
     if extended is not None:
         # The requests that an extended landscape was begun with are no change, even if its plan differs from them.
-        job |= {key: extended.job.whole.get(key) for key in ("engine", "batch_size")}
-    same_problem = extended is not None and all(
-        extended.identity.whole.get(key) == identity[key] for key in ("samples", "observables")
-    )
+        kept = ["engine", "batch_size"]
+        if (copy := copy_in_use(common.job.problem, extended)) is not None:
+            kept, fields = [*kept, "problem"], with_source_names(fields, copy)
+        job |= {key: extended.job.whole.get(key) for key in kept}
+        same_problem = all(extended.identity.whole.get(key) == identity[key] for key in ("samples", "observables"))
     return Record().changed(
-        job=job | {"landscapes": [spec.model_dump(mode="json")]},
+        job=job | {"landscapes": [fields]},
         defaults=DEFAULTS,
         position=position if extended is None else extended.record.position,
         identity=identity,
@@ -139,6 +142,10 @@ def begin_record(common: PreparationContext, spec: Landscape, position: int, ide
 def describe_record(landscape: PreparedLandscape, common: PreparationContext, context: LandscapeContext) -> Record:
     """The landscape's record with the entries that describe it: samples, arithmetic, geometry and provenance."""
     job, origin = common.job, context.reference
+    made = provenance(common.problem.model, context.infos, job.folder)
+    if common.extended is not None and copy_in_use(job.problem, common.extended) is not None:
+        before = common.extended.record.provenance  # the source, of which the copy only has the values
+        made = replace(made, folder=before.folder, sent_from=before.sent_from, sent_host=before.sent_host)
     return landscape.record.changed(
         num_samples=common.num_samples,
         precision=job.precision,
@@ -150,7 +157,7 @@ def describe_record(landscape: PreparedLandscape, common: PreparationContext, co
         origin=context.name(origin),
         origin_step=origin if isinstance(origin, int) else None,
         plan=landscape.plan.record(),
-        provenance=provenance(common.problem.model, context.infos, job.folder),
+        provenance=made,
         failures=[],
         random_data=common.randomness,
         **({"went_on_to": later} if (later := common.weights.went_on_to(origin)) else {}),

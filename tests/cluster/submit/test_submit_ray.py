@@ -151,6 +151,10 @@ def test_cancelled_in_mid_run_and_sent_again_it_ends_with_the_bits_of_a_serial_r
         assert found[name].tobytes() == expected[name].tobytes(), name
     assert not any(ray_cluster.token.encode() in path.read_bytes() for path in Path(job.run_path).rglob("*.json"))
 
+    record = found.record
+    assert record.provenance.sent_from == str(job.folder)
+    assert not Path(record.provenance.folder).is_relative_to(job.folder)
+
 
 def test_the_exit_code_is_the_jobs_and_the_cluster_holds_what_was_listed(ray_cluster, make_job, tmp_path_factory):
     job = make_job(BROKEN)

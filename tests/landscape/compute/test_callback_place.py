@@ -127,7 +127,9 @@ def test_a_job_that_was_sent_leaves_a_packed_copy_from_which_any_machine_answers
     assert "not on this machine: the packed copy of the problem in the run serves instead" in caplog.text
     more = extend(sent.run, "plane", ranges=[(-2, 2)])["plane"]
     assert np.array_equal(more.loss[1:-1, 1:-1], before)
-    assert sent.store.record.packed == copy  # of the extended landscape too
+    after = sent.store.record  # of the extended landscape, which names the source still, and has the copy too
+    assert (after.packed, after.job.whole["problem"]) == (copy, sent.reference)
+    assert (after.provenance.folder, after.provenance.sent_from) == (str(sent.there), str(sent.home))
     refine(sent.run, "plane")
     assert remove_run(sent.run).foreign == ()
     assert not moved.exists()
@@ -214,6 +216,8 @@ def test_what_the_job_names_is_found_in_the_copy_under_its_name_there(tmp_path, 
         job = recorded_job(str(tmp_path / "run"), store)
         assert job.problem == str(file)
         assert prepare(job, reading=True).landscapes[0].identity == store.identity.whole, name
+    extend(tmp_path / "run", "other", ranges=[(-2, 2)])
+    assert LandscapeStore.open(tmp_path / "run", "other").job.landscapes[0]["origin"].startswith("../other@")
 
 
 def test_the_copy_of_a_run_in_an_object_store_is_fetched_and_removed_with_it(monkeypatch):
