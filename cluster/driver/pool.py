@@ -342,7 +342,9 @@ class Metrics:
     """
 
     def __init__(self, run: str, user: str) -> None:
-        self._labels = {"run": run, "user": user}
+        # Ray raises an error for a label with other letters than those of ASCII.
+        own = {"run": run, "user": user}
+        self._labels = {name: text.encode("ascii", "backslashreplace").decode() for name, text in own.items()}
         self._totals: dict[str, Totals] = {}
         self._tiles = Gauge("landscape_tiles_total", "Tasks committed", OF_LANDSCAPE)
         self._points = Gauge("landscape_points_total", "Points committed", OF_LANDSCAPE)

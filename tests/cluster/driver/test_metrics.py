@@ -67,6 +67,12 @@ def test_each_landscape_has_its_own_exact_totals(gauges):
     assert (values["queue", "", ""], values["workers", "", ""]) == (3, 2)
 
 
+def test_a_run_of_any_name_is_a_label_that_ray_takes():
+    metrics = Metrics("/scratch/übung/\udcff", "zoë")  # with the gauges of Ray itself
+    metrics.committed("minimum", 16, 0.1)
+    metrics.publish(waiting=3, workers=2)
+
+
 SCRIPT = """
 import json, re, socket, time, urllib.request
 from ray.cluster_utils import Cluster
