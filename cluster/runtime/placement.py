@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -137,7 +138,7 @@ def most_workers(job: ResourceRequest) -> int | None:
     text = os.environ.get(MAX_WORKERS, "")
     if job.max_workers is not None or not text:
         return job.max_workers
-    if not (text.isascii() and text.isdecimal() and int(text)):
+    if not re.fullmatch(r"0*[1-9][0-9]{0,8}", text):
         raise JobError(f"{MAX_WORKERS}: must be a whole number from 1, not {quoted(text)}; set it so, or unset it")
     return int(text)
 

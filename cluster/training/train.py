@@ -140,7 +140,7 @@ def command_of(job: TrainingJob, workers: int | None, address: str | None = None
     words += ["--folder", str(job.folder)] if job.what.module else []
     words += [] if job.gpus_per_worker is None else ["--gpus-per-worker", f"{job.gpus_per_worker:g}"]
     words += [] if job.max_workers is None else ["--max-workers", str(job.max_workers)]
-    words += [f"--worker-resources={name}={amount:g}" for name, amount in job.worker_resources.items()]
+    words += [f"--worker-resources={name}={amount:.15g}" for name, amount in job.worker_resources.items()]
     words += [] if address is None else ["--address", address]
     words += ["--allow-open"] if allow_open else []
     words += [f"--seed={job.seed}"] if job.seed else []

@@ -162,7 +162,10 @@ def custom_resources(value: Any) -> dict[str, float]:
     {'a100': 1.0, 'licence': 0.5}
     """
     if is_list(value) and all(isinstance(text, str) for text in value):
-        value = dict(text.partition("=")[::2] for text in value)
+        pairs = [text.partition("=")[::2] for text in value]
+        value = dict(pairs)
+        if len(value) < len(pairs):
+            raise ValueError(f"must name each resource once, not {quoted(' '.join(name for name, _ in pairs))}")
     if not isinstance(value, Mapping):
         raise ValueError(f"must be amounts by name, such as {{a100: 1}}, not {quoted(value)}")
     amounts = {}

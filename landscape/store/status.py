@@ -13,13 +13,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from landscape.core.errors import LandscapeError, NotFoundError, flat, quoted
+from landscape.core.errors import JobError, LandscapeError, NotFoundError, flat, quoted
 from landscape.core.files import Folder
 from landscape.core.folders import Usage, open_folder, usage_of
-from landscape.core.lock import driver_alive
+from landscape.core.lock import driver_alive, living_measurement
 from landscape.core.text import digest
+from landscape.core.validation import is_number
 from landscape.model.history import log_end, training_state
-from landscape.model.run_files import CHECKPOINTS, HISTORY_FILE
+from landscape.model.run_files import CHECKPOINTS, HISTORY_FILE, MEASURES_FILE
 from landscape.model.run_files import FOLDER as TRAJECTORY
 from landscape.store.changes import file_stamp
 from landscape.store.landscape import LandscapeStore
@@ -403,6 +404,7 @@ def _landscape_row(status: Mapping[str, Any]) -> Row:
 # A run that another process is removing looks damaged until it is gone. A damaged run is therefore read again after a
 # pause, until no more files vanish, or `MOST_READINGS` times.
 PAUSE_SECONDS, MOST_READINGS = 0.2, 25
+DATED = (HISTORY_FILE, MEASURES_FILE, TRAJECTORY, CHECKPOINTS)  # whose times count beside those that landscapes record
 PARTS = {"landscapes": "landscapes.zarr", "trajectory": TRAJECTORY, "checkpoints": CHECKPOINTS}  # their folders
 
 
@@ -424,6 +426,7 @@ def list_runs(folder: str | Path = ".", older_than: float | None = None) -> list
         in the root's document).
 
     Raises:
+        JobError: `older_than` is no number of seconds.
         NotFoundError: there is no such folder.
         LandscapeError: the folder cannot be searched.
 
@@ -437,6 +440,8 @@ def list_runs(folder: str | Path = ".", older_than: float | None = None) -> list
         >>> [(row["name"], row["state"]) for row in list_runs("runs")]
         [('one', 'complete')]
     """
+    if older_than is not None and not (is_number(older_than) and older_than >= 0):
+        raise JobError(f"older_than: must be a number of seconds from 0, not {quoted(older_than)}")
     place = search(open_place(str(folder)))
     if place.problem:
         open_place(str(folder))  # refuses a folder that was removed meanwhile
@@ -446,8 +451,9 @@ def list_runs(folder: str | Path = ".", older_than: float | None = None) -> list
 
 
 def _is_older(row: Mapping[str, Any], seconds: float) -> bool:
-    written = RUNNING in (row["state"], row["training"])
-    return not written and row["age_seconds"] is not None and row["age_seconds"] > seconds
+    if row["age_seconds"] is None or row["age_seconds"] <= seconds or RUNNING in (row["state"], row["training"]):
+        return False
+    return not living_measurement(row["run"])
 
 
 def _row(run: FoundRun) -> dict[str, Any] | None:
@@ -519,11 +525,11 @@ def _usage(run: FoundRun) -> dict[str, Usage] | None:
 
 
 def _last_write(run: FoundRun, recorded: Any, usage: Mapping[str, Usage]) -> datetime | None:
-    """The time of the last write of a run, as its landscapes record it, or by the files of its training if later.
+    """The time of the last write of a run, as its landscapes record it, or by the files beside them if later.
 
     A local run that has neither has the time of its folders.
     """
-    times = [one.changed for name, one in usage.items() if name in (HISTORY_FILE, TRAJECTORY, CHECKPOINTS)]
+    times = [one.changed for name, one in usage.items() if name in DATED]
     with contextlib.suppress(ValueError):
         time_recorded = datetime.fromisoformat(str(recorded))
         times.append(time_recorded if time_recorded.tzinfo else time_recorded.replace(tzinfo=UTC))

@@ -15,7 +15,7 @@ from small_models import make_job, quadratic_problem
 
 from cluster.commands.app import command
 from landscape import open_run, run
-from landscape.core.lock import run_lock
+from landscape.core.lock import measuring_lock, run_lock
 
 Called = Callable[..., tuple[int, str]]
 
@@ -151,7 +151,7 @@ def test_rm_asks_about_a_run_of_which_only_a_lock_is_left(place, call):
 
 
 def test_list_older_than_leaves_out_what_is_young_or_written(place, capsys, monkeypatch, logging_as_it_was):
-    for name in ("old", "trained", "driven"):
+    for name in ("old", "trained", "driven", "measured"):
         (place.parent / name).mkdir()
         (place.parent / name / "run.json").write_text('{"created": "2020-02-03T04:05:06+00:00"}')
     (place.parent / "trained" / "history.jsonl").write_text("")  # written now, by a training that began long ago
@@ -162,12 +162,14 @@ def test_list_older_than_leaves_out_what_is_young_or_written(place, capsys, monk
         out, err = capsys.readouterr()
         return code, json.loads(out or "[]"), err
 
-    with run_lock(str(place.parent / "driven")):
+    with run_lock(str(place.parent / "driven")), measuring_lock(str(place.parent / "measured")):
         assert [row["name"] for row in listed("--older-than", "30d")[1]] == ["old"]
+    assert [row["name"] for row in listed("--older-than", "1.5 w")[1]] == ["driven", "measured", "old"]
+    (place.parent / "measured" / "measures.json").write_text("{}")
     assert [row["name"] for row in listed("--older-than", "1.5 w")[1]] == ["driven", "old"]
     rows = listed("--older-than=0s")[1]
-    assert [row["name"] for row in rows] == ["driven", "old", "one", "trained"]
-    assert rows[2]["parts"] == {"landscapes": rows[2]["bytes"], "trajectory": 0, "checkpoints": 0}
+    assert [row["name"] for row in rows] == ["driven", "measured", "old", "one", "trained"]
+    assert rows[3]["parts"] == {"landscapes": rows[3]["bytes"], "trajectory": 0, "checkpoints": 0}
     for wrong in ("30", "d", "-1d", "nan d", "1y"):
         code, _, err = listed(f"--older-than={wrong}")
         assert code == 2

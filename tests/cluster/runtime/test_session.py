@@ -74,7 +74,7 @@ def test_a_site_limits_the_workers_of_a_job_that_does_not_say_how_many(monkeypat
             JobError, match=r"workers: must be at most the 4 of LANDSCAPE_MAX_WORKERS, not 5; .*--max-wo"
         ):
             placement(Job(**PLAIN, **fields), workers, many)
-    for wrong in ("many", "-1", "1.5", "²"):
+    for wrong in ("many", "-1", "1.5", "²", "0", 5000 * "9"):
         monkeypatch.setenv("LANDSCAPE_MAX_WORKERS", wrong)
         with pytest.raises(JobError, match="LANDSCAPE_MAX_WORKERS: must be a whole number"):
             placement(Job(**PLAIN), None, many)

@@ -233,6 +233,10 @@ def test_the_resources_of_ranks_are_checked_and_stay_in_the_command_that_goes_on
     assert not may_train_here(job, None), "only a cluster has them"
     with pytest.raises(JobError, match="worker_resources: must have a share up to 1, or a whole number, of a100"):
         make_job("lenet-digits", "r", {}, texts=True, worker_resources=["a100=1.5"])
+    many = make_job("lenet-digits", "r", {}, texts=True, worker_resources=["licence=1234567"])
+    assert "--worker-resources=licence=1234567" in command_of(many, 2)
+    with pytest.raises(JobError, match="worker_resources: must name each resource once, not 'a a'"):
+        make_job("lenet-digits", "r", {}, texts=True, worker_resources=["a=1", "a=2"])
     with pytest.raises(JobError, match="worker_resources: must be amounts by name"):
         train("lenet-digits", run="r", worker_resources=[3])
     with pytest.raises(JobError, match="max_workers: must be at least 1"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,7 +13,7 @@ from object_stores import Raw
 from small_models import make_job, quadratic_problem
 
 from cluster.commands.runs import age_text, list_text, size_text
-from landscape import NotFoundError, list_runs, run
+from landscape import JobError, NotFoundError, list_runs, run
 from landscape.core.lock import run_lock
 from landscape.store import status
 from landscape.store.landscape import LandscapeStore
@@ -133,3 +134,9 @@ def test_sizes_are_told_in_the_largest_unit(count, text):
 )
 def test_ages_are_told_in_days_from_two_days_on(seconds, text):
     assert age_text(seconds) == text
+
+
+@pytest.mark.parametrize("older_than", ["30d", math.nan, -1, True])
+def test_an_age_that_is_no_number_of_seconds_is_refused(older_than, tmp_path):
+    with pytest.raises(JobError, match="older_than: must be a number of seconds from 0, not"):
+        list_runs(tmp_path, older_than)
