@@ -360,7 +360,7 @@ class ServeOptions:
 USUAL = ServeOptions()
 
 
-NEEDED_BY_SERVE = ("ray", "fastapi", "starlette", "uvicorn", "google.protobuf")
+NEEDED_BY_SERVE = ("ray", "fastapi", "starlette", "uvicorn", "grpc", "google.protobuf", "prometheus_client")
 
 
 def _refuse_without_serve() -> None:

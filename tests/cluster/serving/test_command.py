@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import socket
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from conftest import InProcess
 
-from cluster.commands.publish import ServeOptions, serve
+from cluster.commands.publish import NEEDED_BY_SERVE, ServeOptions, serve
 from cluster.runtime.placement import Placement, Supply
 from cluster.serving import serve as serving
 from cluster.serving.replica import Replica
@@ -152,6 +154,17 @@ def test_a_replica_that_finds_no_place_is_told_once_and_so_is_too_little_room(se
     assert warning == (
         "replicas: there may be 3, but the cluster has room for 2, each with 1 CPU; give a smaller MAX, or add nodes"
     )
+
+
+def test_each_package_that_the_service_imports_is_looked_for_before():
+    files = Path(serving.__file__).parent.glob("*.py")
+    parts = [part for file in files for part in ast.parse(file.read_text()).body]
+    names = {name.name for part in parts if isinstance(part, ast.Import) for name in part.names}
+    names |= {str(part.module) for part in parts if isinstance(part, ast.ImportFrom)}
+    always = {"landscape", "cluster", "numpy", "torch", "filelock", "google_crc32c", *sys.stdlib_module_names}
+    assert {first for name in names if (first := name.partition(".")[0]) not in always} <= {
+        name.partition(".")[0] for name in NEEDED_BY_SERVE
+    }
 
 
 def test_a_packages_absence_is_told_by_its_extra(monkeypatch):
