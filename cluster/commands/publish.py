@@ -144,7 +144,7 @@ def export_run(
         write_rows,
     )
     from landscape.views.prepare.tables import table_csv
-    from landscape.views.prepare.words import stopped
+    from landscape.views.prepare.words import of_driver
     from landscape.views.report import write_report
 
     chosen = _check_formats(formats, (*FORMAT_TABLE, REPORT))
@@ -169,7 +169,7 @@ def export_run(
     with browser() if pictures else contextlib.nullcontext() as drawing:
         request = ExportRequest(spec, browser=drawing)
         for stored in surfaces:
-            surface = stored if alive else stopped(stored)
+            surface = of_driver(stored, alive)
             for ending in (ending for ending in endings if surface.name in written[ending]):
                 path = folder / name_export(surface, ending, spec)
                 yield write_export(surface, ending, path, request)

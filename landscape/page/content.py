@@ -16,14 +16,14 @@ from landscape.core.text import digest
 from landscape.store.changes import ChunkChanges, NotedChunks, chunk_changes, file_stamp
 from landscape.store.landscape import LandscapeStore, read_axes, read_path
 from landscape.store.picked import PickedValues
-from landscape.store.state import state_of_counts
+from landscape.store.state import RUNNING, WAITING, state_of_counts
 from landscape.surface.derived import bases_of, derive
 from landscape.surface.record import Record
 from landscape.surface.surface import NOT_COMPUTED, RISE_STDERR, Axis, ProjectedPath, Surface, check_observable
 from landscape.views.draw.layout import pointer_columns
 from landscape.views.draw.style import typed
 from landscape.views.prepare.figure import levels_picked, picked, picked_of
-from landscape.views.prepare.scale import drawn_values, point_states
+from landscape.views.prepare.scale import count_statuses, drawn_values, point_states
 
 # ----------------------------------------------------------------------------------------------------
 # The levels of a refined landscape in memory, read once and then updated like its own values.
@@ -212,8 +212,30 @@ class View:
 
     @property
     def record(self) -> Record:
-        """The landscape's record."""
+        """The landscape's record, with the state that `state` says."""
         return self.surface.record
+
+    @property
+    def evaluations(self) -> list[int]:
+        """Evaluations by status, as `LandscapeStore.counts`: of the grid, and two per snapshot or network."""
+        return _evaluations(self.counts, (self.surface.path, self.surface.networks))
+
+    @property
+    def state(self) -> str:
+        """The state of the landscape, as the status of its run says it."""
+        driven = self.record.progress.state in (RUNNING, WAITING)
+        return state_of_counts(self.record, self.evaluations, driven, self.unreadable)
+
+    def in_turn(self) -> View:
+        """The same landscape, which its driver computes now although nothing of it is recorded yet."""
+        progress = replace(self.record.progress, state=RUNNING)
+        attributes = self.record.changed(progress=progress).attributes
+        return replace(self, surface=replace(self.surface, attributes=attributes))
+
+
+def _evaluations(counts: Sequence[int], beside: Sequence[ProjectedPath | None]) -> list[int]:
+    paths = [count_statuses(points.status) for points in beside if points is not None]
+    return [int(points) + 2 * sum(snapshots) for points, *snapshots in zip(counts, *paths, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -377,12 +399,11 @@ class Content:
     def _record(self, alive: bool) -> Record:
         """The record, with its state corrected if a driver was killed, or has resumed and not written yet."""
         record, levels, last = self.store.record, self.levels.every, self.levels.unfinished
-        beside = (self.path, self.networks)
-        on_path = any(points is not None and bool((points.status == NOT_COMPUTED).any()) for points in beside)
         progress = record.progress if last is None else last.store.record.progress
-        if on_path or self.counts[NOT_COMPUTED]:
-            missing = int(self.counts[NOT_COMPUTED]) - self.unreadable + on_path
-            progress = replace(progress, state=state_of_counts(missing, 0, alive, self.unreadable))
+        counts = _evaluations(self.counts.tolist(), (self.path, self.networks))
+        if counts[NOT_COMPUTED]:
+            part = record.changed(progress=progress)
+            progress = replace(progress, state=state_of_counts(part, counts, alive, self.unreadable))
         if levels:
             seconds = [item.progress.seconds or 0.0 for item in (record, *(level.store.record for level in levels))]
             progress = replace(progress, seconds=sum(seconds) or None)

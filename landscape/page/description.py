@@ -24,13 +24,12 @@ from landscape.page.figures import kinds_in_order, prepare_view, state_in_words,
 from landscape.page.queries import FigureQuery
 from landscape.page.runs import RunReader
 from landscape.store.results import Run
-from landscape.store.state import UNREADABLE, cause_of, finite, read_or_note, seconds_left, state_of_counts
+from landscape.store.state import UNREADABLE, cause_of, finite, read_or_note, seconds_left
 from landscape.surface.record import plain
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR, ProjectedPath
 from landscape.views.figure_spec import figure_name
 from landscape.views.prepare.figure import FigureData, means
 from landscape.views.prepare.history import PLACES, UNITS
-from landscape.views.prepare.scale import count_statuses
 from landscape.views.prepare.tables import (
     Row,
     landscape_rows,
@@ -135,14 +134,16 @@ def run_description(reader: RunReader) -> dict[str, Any]:
     stamp = reader.stamp("run.json", "history.jsonl")
     told = read_or_note(lambda: [reader.remembered("history", stamp, lambda: training_facts(opened.history))], problems)
     history, final = told[0] if told else (None, [])
-    landscapes = []
-    unreadable = {}
+    views, unreadable = list[View](), dict[str, str]()
     for name in reader.names():
         try:
-            landscapes.append(landscape_description(reader, name))
+            observables = tuple(reader.reader(name).store().record.surfaces)
+            views.append(reader.view(name, observables, noted=False))
         except LandscapeError as error:
             unreadable[name] = cause_of(error)
     unreadable |= reader.unreadable()
+    reader.note_turn(views)
+    landscapes = [live_facts(view) | full_facts(view) for view in map(reader.as_in_turn, views)]
     measures = read_or_note(lambda: [opened.measures], problems)
     return {
         "id": reader.found.id,
@@ -177,14 +178,20 @@ def measure_columns(measures: Mapping[str, Any], above: str = "", depth: int = 0
 
 def state_facts(reader: RunReader, alive: bool) -> dict[str, Any]:
     """The progress of each landscape of a run, as of the last look: the data of the event `state`."""
-    landscapes = []
+    views: dict[str, View | str] = {}
     for name in reader.names():
         try:
-            landscapes.append(live_facts(reader.reader(name).view((), alive, fresh=False), alive))
+            views[name] = reader.reader(name).view((), alive, fresh=False)
         except StoreError:
             raise
         except (LandscapeError, OSError) as error:
-            landscapes.append({"name": name, "state": UNREADABLE, "state_text": cause_of(error)})
+            views[name] = cause_of(error)
+    reader.note_turn([view for view in views.values() if isinstance(view, View)])
+    landscapes = [
+        {"name": name, "state": UNREADABLE, "state_text": view} if isinstance(view, str)
+        else live_facts(reader.as_in_turn(view))
+        for name, view in views.items()
+    ]  # fmt: skip
     return {"alive": alive, "landscapes": landscapes}
 
 
@@ -205,28 +212,15 @@ def training_facts(rows: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, l
     ), final
 
 
-def landscape_description(reader: RunReader, name: str) -> dict[str, Any]:
-    """One landscape in the answer of `api/run`.
-
-    Raises:
-        LandscapeError: it cannot be read.
-    """
-    observables = tuple(reader.reader(name).store().record.surfaces)
-    view = reader.view(name, observables)
-    return live_facts(view, reader.alive()) | full_facts(view)
-
-
-def live_facts(view: View, alive: bool) -> dict[str, Any]:
-    """The facts about a landscape that change while it is computed."""
-    record, progress = view.record, view.record.progress
-    path = (0, 0, 0, 0) if view.surface.path is None else count_statuses(view.surface.path.status)
-    counts = [points + 2 * snapshots for points, snapshots in zip(view.counts, path, strict=True)]
-    state = state_of_counts(counts[NOT_COMPUTED] - view.unreadable, counts[QUARANTINED], alive, view.unreadable)
+def live_facts(view: View) -> dict[str, Any]:
+    """The facts about a landscape that change while it is computed; its counts are those of `landscape status`."""
+    record, progress, counts, state = view.record, view.record.progress, view.evaluations, view.state
     facts = {
         "name": view.surface.name,
         "state": state,
         "state_text": state_in_words(view),
         "points": sum(counts),
+        "path_points": sum(counts) - sum(view.counts),
         "done": counts[OK] + counts[NOT_FINITE],
         "failed": counts[QUARANTINED],
         "missing": counts[NOT_COMPUTED],

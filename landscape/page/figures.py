@@ -19,7 +19,7 @@ from landscape.page.content import View, encode_array
 from landscape.page.queries import CompareQuery, FigureQuery, HistoryQuery, Item, ThumbnailQuery
 from landscape.page.runs import RunReader
 from landscape.store.results import Run
-from landscape.store.state import finite, state_of_counts
+from landscape.store.state import finite
 from landscape.surface.surface import (
     NOT_COMPUTED,
     NOT_FINITE,
@@ -45,8 +45,8 @@ from landscape.views.prepare.comparison import item_labels
 from landscape.views.prepare.differences import TableItem, WholeGrid, tabulate
 from landscape.views.prepare.figure import FigureData, prepare, suggests_log
 from landscape.views.prepare.history import TrainingRecord, prepare_histories
-from landscape.views.prepare.scale import choose_scale, count_statuses, drawn_values, point_states
-from landscape.views.prepare.words import resolution, state_text, state_words
+from landscape.views.prepare.scale import choose_scale, drawn_values, point_states
+from landscape.views.prepare.words import path_counts, resolution, state_text, state_words
 
 ALL = 1 << 30  # points per axis: the points to draw were picked before
 
@@ -112,12 +112,7 @@ def whole_size(view: View) -> str:
 
 def state_in_words(view: View) -> str:
     """The state of the landscape with the counts of what is missing, all points counted."""
-    path = None if view.surface.path is None else count_statuses(view.surface.path.status)
-    missing = view.counts[NOT_COMPUTED] + (path[NOT_COMPUTED] if path else 0)
-    failed = view.counts[QUARANTINED] + (path[QUARANTINED] if path else 0)
-    alive = view.record.progress.state == "running"
-    state = state_of_counts(missing - view.unreadable, failed, alive, view.unreadable)
-    return state_words(state, view.counts, path)
+    return state_words(view.state, view.counts, path_counts(view.surface))
 
 
 def _capital(text: str) -> str:

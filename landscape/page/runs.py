@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from landscape.page.content import Content, TileBlock, View, thin_view
 from landscape.store.changes import file_stamp
 from landscape.store.landscape import LandscapeStore
 from landscape.store.runs import survey
+from landscape.store.state import WAITING, in_turn
 from landscape.store.status import FoundRun, GoneError
 
 # ----------------------------------------------------------------------------------------------------
@@ -240,6 +241,7 @@ class RunReader:
         self._looked: set[str] | None = None  # the landscapes found by the last look
         self._was_alive = False
         self._remembered: dict[str, tuple[object, Any]] = {}
+        self._turn = ""  # the landscape that the driver computes, although nothing of it is recorded yet
 
     @property
     def is_remote(self) -> bool:
@@ -346,11 +348,25 @@ class RunReader:
         with self._lock:
             self._looked = None
 
-    def view(self, name: str, observables: tuple[str, ...] = (), most: int | None = None) -> View:
-        """The current landscape; see `LandscapeReader.view`."""
+    def view(
+        self, name: str, observables: tuple[str, ...] = (), most: int | None = None, *, noted: bool = True
+    ) -> View:
+        """The current landscape; see `LandscapeReader.view`.
+
+        Args:
+            noted: let it run where `note_turn` has noted that it does, and not wait.
+        """
         view = self.reader(name).view(observables, self.alive(), most)
         bound_memory(self.readers)
-        return view
+        return self.as_in_turn(view) if noted else view
+
+    def note_turn(self, views: Sequence[View]) -> None:
+        """Note which of the run's landscapes its driver computes now, from views of all of them."""
+        self._turn = in_turn([(view.surface.name, view.state) for view in views])
+
+    def as_in_turn(self, view: View) -> View:
+        """The view; if its landscape waits and was noted as the one in turn, it runs."""
+        return view.in_turn() if view.surface.name == self._turn and view.state == WAITING else view
 
     def remembered(self, name: str, stamp: object, compute: Callable[[], T]) -> T:
         """The result of `compute`, or its last result if the stamp is the same; None is no stamp."""

@@ -14,12 +14,13 @@ from landscape.core.files import Place
 from landscape.store.examination import has_constant_loss
 from landscape.store.landscape import LandscapeStore
 from landscape.store.runs import is_there, survey
-from landscape.surface.record import plain
+from landscape.surface.record import Record, plain
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED
 
 T = TypeVar("T")
 
 COMPLETE, PARTIAL, RUNNING, INTERRUPTED = "complete", "partial", "running", "interrupted"
+WAITING = "waiting"  # for the landscapes before it, which its driver computes first
 UNREADABLE = "unreadable"  # a landscape that cannot be opened
 DAMAGED = "damaged"  # a landscape with points that cannot be read
 MOST_TILES = 10_000  # in larger landscapes, the lowest loss is not searched: that would read a chunk of every tile
@@ -48,6 +49,8 @@ def read_landscapes(
         except (LandscapeError, OSError) as error:
             if is_there(run, name):  # if not, it was removed meanwhile
                 entries[name] = unreadable(name, cause_of(error))
+    if turn := in_turn([(name, entry.get("state", "")) for name, entry in entries.items()]):
+        entries[turn]["state"] = RUNNING
     return list(entries.values())
 
 
@@ -82,20 +85,38 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def state_of_counts(missing: int, failed: int, alive: bool, unreadable: int = 0) -> str:
-    """The state of a landscape.
+def state_of_counts(record: Record, counts: Sequence[int], alive: bool, unreadable: int = 0) -> str:
+    """The state of a landscape; of one that waits while no other runs, `in_turn` says more.
 
     Args:
-        missing, failed, unreadable: numbers of evaluations that are not computed, were given up, or cannot be read.
+        record: of the landscape, with the progress of the part that is computed now.
+        counts: its evaluations by status, 0 to 3, as `LandscapeStore.counts`; those that cannot be read count as
+            missing, or as what their status said.
         alive: whether its driver is.
+        unreadable: how many evaluations cannot be read.
     """
-    if alive and (missing or unreadable):
-        return RUNNING  # its driver will compute missing and damaged points
+    missing, failed = counts[NOT_COMPUTED], counts[QUARANTINED]
+    if alive and (missing or unreadable):  # its driver will compute missing and damaged points
+        return RUNNING if record.progress.state == RUNNING else WAITING
     if unreadable:
         return DAMAGED
     if missing:
-        return INTERRUPTED
+        return PARTIAL if record.is_imported else INTERRUPTED  # no job will compute the rest of an imported one
     return PARTIAL if failed else COMPLETE
+
+
+def in_turn(states: Sequence[tuple[str, str]]) -> str:
+    """The name of the landscape that a driver computes before its first tile is recorded; '' if another one runs.
+
+    Args:
+        states: the name and the state, by `state_of_counts`, of each landscape in the job's order.
+
+    >>> in_turn([("a", "complete"), ("b", "waiting"), ("c", "waiting")]), in_turn([("a", "running"), ("b", "waiting")])
+    ('b', '')
+    """
+    if any(state == RUNNING for _, state in states):
+        return ""
+    return next((name for name, state in states if state == WAITING), "")
 
 
 def unreadable_in_words(points: int, run: str = "RUN") -> str:
@@ -138,9 +159,7 @@ def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
     counts = own + sum(of_level for _, of_level in levels)
     missing, failed = int(counts[NOT_COMPUTED]), int(counts[QUARANTINED])
     lowest, unreadable = _lowest_and_unreadable([store, *(level for level, _ in levels)])
-    state = state_of_counts(missing, failed, alive, unreadable)
-    if record.is_imported and missing and not unreadable:
-        state = PARTIAL  # no job will compute the rest
+    state = state_of_counts(record.changed(progress=progress), counts.tolist(), alive, unreadable)
     rate = progress.rate or 0.0
     return {
         "name": store.name,

@@ -32,6 +32,7 @@ from landscape.store.state import (
     PARTIAL,
     RUNNING,
     UNREADABLE,
+    WAITING,
     cause_of,
     finite,
     is_whole,
@@ -225,7 +226,7 @@ log = logging.getLogger("landscape.page")
 
 EMPTY = "empty"  # the state of a run without landscapes
 # The first of these among the states of its landscapes is the state of a run.
-GRAVEST = (RUNNING, UNREADABLE, DAMAGED, INTERRUPTED, PARTIAL, COMPLETE)
+GRAVEST = (RUNNING, WAITING, UNREADABLE, DAMAGED, INTERRUPTED, PARTIAL, COMPLETE)
 LEVELS = range(1, MOST_LEVELS + 1)
 REST = 50  # a run is read again at the earliest after this many times as long as its row took to read
 REMOTE_SECONDS, REMOTE_DONE_SECONDS = 10.0, 120.0  # until a running or other run in an object store is read again
@@ -369,8 +370,8 @@ def progress_of(landscapes: list[dict[str, Any]], alive: bool, problems: list[st
     state = next((state for state in GRAVEST if state in states), EMPTY)
     # In a run with unreadable points, the lowest loss is unknown.
     lowest = [one["minimum"]["loss"] for one in landscapes if one["minimum"] and DAMAGED not in states]
-    running = [landscape for landscape in landscapes if landscape["state"] == RUNNING]
-    rate = sum(landscape["rate"] for landscape in running)
+    running = [landscape for landscape in landscapes if landscape["state"] in (RUNNING, WAITING)]
+    rate = sum(landscape["rate"] for landscape in running if landscape["state"] == RUNNING)
     readable = is_whole(problems, landscapes)
     damaged = (landscape for landscape in landscapes if landscape["state"] == DAMAGED)
     problems = [

@@ -187,7 +187,7 @@ def _tables(table: DifferencesTable) -> str:
 
 # ----------------------------------------------------------------------------------------------------
 
-STATES = ("complete", "running", "interrupted", "partial")
+STATES = ("complete", "running", "waiting", "interrupted", "partial")
 POINTS_PER_AXIS = {1: 20_001, 2: 257, 3: 41}  # keeps the page a few MB; the caption says when points were left out
 
 

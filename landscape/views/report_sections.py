@@ -47,7 +47,7 @@ from landscape.views.prepare.tables import (
     prepare_checks,
 )
 from landscape.views.prepare.tables import SAYING as LAYER_SAYING
-from landscape.views.prepare.words import mapping, stopped
+from landscape.views.prepare.words import mapping, of_driver
 
 
 @dataclass(frozen=True)
@@ -95,11 +95,11 @@ def read_runs(runs: Sequence[Mapping[str, Surface]]) -> list[ReportRun]:
 def _read(run: Mapping[str, Surface], label: str) -> ReportRun:
     surfaces, broken = [], dict(getattr(run, "unreadable", {}))
     path = str(getattr(run, "path", "") or "")
-    gone = bool(path) and not driver_alive(path)
+    alive = bool(path) and driver_alive(path)
     for name in run:
         try:
             surface = run[name]
-            surfaces.append((stopped(surface) if gone else surface).merged())
+            surfaces.append((of_driver(surface, alive) if path else surface).merged())
         except LandscapeError as error:
             broken[name] = str(error)
     info, history = mapping(getattr(run, "info", None)), getattr(run, "history", None) or []

@@ -41,8 +41,8 @@ export const WORDS = {
   pending: "reading…",
 
   // states
-  states: { complete: "complete", running: "running", interrupted: "interrupted", partial: "partial", damaged: "damaged", unreadable: "unreadable", empty: "no landscape" },
-  progress: (done, points) => `${done.toLocaleString("en")} of ${points.toLocaleString("en")} points`,
+  states: { complete: "complete", running: "running", waiting: "waiting", interrupted: "interrupted", partial: "partial", damaged: "damaged", unreadable: "unreadable", empty: "no landscape" },
+  progress: (done, points, onPath) => `${done.toLocaleString("en")} of ${points.toLocaleString("en")} points${onPath ? ` (${onPath.toLocaleString("en")} of them on the path, beside the grid)` : ""}`,
   rate: rate => `${digits(rate, 3)} points/s`,
   eta: text => `about ${text} left`,
   seconds: value => {

@@ -235,22 +235,26 @@ def state_of(surface: Surface) -> str:
     """The state of a landscape, counted from its points as `landscape status` does.
 
     Returns:
-        'running', 'interrupted', 'partial' or 'complete'; 'damaged' if the page has found it damaged.
+        'running', 'waiting', 'interrupted', 'partial' or 'complete'; 'damaged' if the page has found it damaged.
     """
     states = [surface.status, *(points.status for points in (surface.path, surface.networks) if points is not None)]
     if not (surface.unfinished or any((status == NOT_COMPUTED).any() for status in states)):
         return "partial" if any((status == QUARANTINED).any() for status in states) else "complete"
     recorded = surface.record.progress.state
-    return recorded if recorded in ("running", "interrupted", "damaged") else "partial"
+    return recorded if recorded in ("running", "waiting", "interrupted", "damaged") else "partial"
 
 
-def stopped(surface: Surface) -> Surface:
-    """The surface of a run without a driver: a recorded "running" becomes "interrupted"."""
-    surface = replace(surface, levels=tuple(stopped(level) for level in surface.levels))
+def of_driver(surface: Surface, alive: bool) -> Surface:
+    """The surface as its run's driver leaves it: what is not computed yet waits for a living one, else is interrupted.
+
+    Args:
+        alive: whether the run has a driver.
+    """
+    surface = replace(surface, levels=tuple(of_driver(level, alive) for level in surface.levels))
     progress = surface.record.progress
-    if progress.state != "running":
+    if progress.state in ("complete", "partial") or (alive and progress.state == "running"):
         return surface
-    record = surface.record.changed(progress=replace(progress, state="interrupted"))
+    record = surface.record.changed(progress=replace(progress, state="waiting" if alive else "interrupted"))
     return replace(surface, attributes=record.attributes)
 
 
@@ -259,13 +263,19 @@ def state_text(surface: Surface) -> str:
 
     Such as 'complete', or 'interrupted: 210 of 441 points, 4 of 6 snapshots of the path, 3 points not finite'.
     """
-    path = None if surface.path is None else count_statuses(surface.path.status)
-    return state_words(state_of(surface), point_counts(surface), path)
+    return state_words(state_of(surface), point_counts(surface), path_counts(surface))
+
+
+def path_counts(surface: Surface) -> tuple[int, ...] | None:
+    """How many snapshots of the path, or networks of a plane, have each status, 0 to 3; None if there are none."""
+    counts = [count_statuses(points.status) for points in (surface.path, surface.networks) if points is not None]
+    return tuple(map(sum, zip(*counts, strict=True))) if counts else None
 
 
 def state_words(state: str, points: Sequence[int], path: Sequence[int] | None = None) -> str:
     """The words of `state_text`, from the numbers of points and of path snapshots per status, 0 to 3."""
-    counted = [(points, "points"), *([(path, "snapshots of the path")] if path is not None else [])]
+    grid = "points" if path is None else "points of the grid"  # a status counts two evaluations per snapshot too
+    counted = [(points, grid), *([(path, "snapshots of the path")] if path is not None else [])]
     parts = [
         f"{count_text(counts[OK] + counts[NOT_FINITE])} of {count_text(sum(counts))} {what}"
         for counts, what in counted if counts[NOT_COMPUTED]

@@ -29,7 +29,9 @@ from landscape.compute.prepare import prepare
 from landscape.core.errors import Interrupted, LandscapeError
 from landscape.job.directions.tensors import RandomWalks, principal_components, random_walk_variance
 from landscape.job.landscape import Landscape
+from landscape.page.runs import LandscapeReader
 from landscape.problem.network import network_options
+from landscape.store.landscape import LandscapeStore
 
 COUNTS = {"sgd": (6, 0.1), "thor": (4, 0.2)}
 PLANE = {"name": "both", "paths": ["../sgd", {"run": "../thor", "label": "THOR"}], "size": [5, 4]}
@@ -215,6 +217,8 @@ def test_paths_are_projected_on_whatever_axes_are_given(tmp_path):
     assert thor.distance[0] > 0.1
     np.testing.assert_allclose(surface.networks.loss, [sgd.loss[-1], thor.loss[-1], sgd.loss[0]])
     assert [each.name for each in surface.axes[0].record.networks] == ["sgd epoch 6", "thor step 4", "sgd epoch 1"]
+    of_page = LandscapeReader(found.path, "ends").view().evaluations
+    assert of_page == LandscapeStore.open(found.path, "ends").counts().tolist(), "networks are points of the page too"
     third = {"name": "line", "directions": [{"kind": "towards", "target": "../thor@4"}], "paths": ["../sgd"], "size": 4}
     line = run(make_job(tmp_path / "run", quadratic_problem, [third]).in_folder(tmp_path / "run"))["line"]
     assert line.axes[0].label == "towards thor step 4 (at 1)"

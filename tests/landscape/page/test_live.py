@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,9 @@ from landscape import Job, Problem, extend, run
 from landscape.core.errors import StoreError
 from landscape.page import watching
 from landscape.page.answers import Viewer, event
-from landscape.page.description import LogTails
+from landscape.page.description import LogTails, state_facts
 from landscape.page.runs import RunReader
+from landscape.store.status import FoundRun, read_row
 
 
 @pytest.fixture
@@ -119,6 +121,34 @@ def test_a_tile_on_a_logarithmic_scale_and_of_another_observable(live):
         (tile,) = other.next("tiles")["tiles"]
         assert (array(tile["drawn"]) == 0.5).all()
         assert array(tile["customdata"]).shape == (2, 2, 2), "the value and its error; only the loss has a rise"
+
+
+def test_what_the_driver_has_not_begun_waits_and_the_counts_are_those_of_the_status(live):
+    client, run, net = live
+    for name in ("path", "line"):
+        empty(run, name)
+    found = FoundRun(net, "net", str(run))
+
+    def shown():
+        """The name, state and counts of each landscape by the page, the event that keeps it live, and the list."""
+        facts, reader = client.json(f"/api/run?run={net}")["landscapes"], RunReader(found)
+        live = state_facts(reader, reader.alive())["landscapes"]
+        listed, names = read_row(found)["landscapes"], ("name", "state", "done", "points")
+        return [[tuple(one[name] for name in names) for one in each] for each in (facts, live, listed)]
+
+    with driven(run):
+        page, live_page, listed = shown()
+        assert page == live_page == listed
+        waiting = [("path", "waiting", 0, 25 + 2 * 3), ("line", "waiting", 0, 6), ("cube", "complete", 27, 27)]
+        assert page == [("minimum", "running", 0, 20), *waiting]
+        line = LiveLandscape(run, "line")
+        line.store.update_attributes(progress=replace(line.store.record.progress, state="running"))
+        page, live_page, listed = shown()
+        assert page == live_page == listed
+        assert [state for _, state, *_ in page] == ["waiting", "waiting", "running", "complete"]
+        caption = client.json(f"/api/figure?run={net}&landscape=path")["caption"]
+        assert "Waiting: 0 of 25 points of the grid, 0 of 3 snapshots of the path" in caption
+    assert [state for _, state, *_ in shown()[0]] == ["interrupted", "interrupted", "interrupted", "complete"]
 
 
 def test_a_driver_that_ends_leaves_an_interrupted_landscape(live):

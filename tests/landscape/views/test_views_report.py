@@ -125,7 +125,7 @@ def test_numbers_and_provenance_are_in_the_page(page: str, make: ModuleType) -> 
         assert part in page
     assert make.attributes()["digest"] in page
     assert "barrier between 0 and 1" in page
-    assert "partial: 1\u202f104 of 1\u202f200 points, 40 points not finite, 16 points quarantined" in page
+    assert "partial: 1\u202f104 of 1\u202f200 points of the grid, 40 points not finite, 16 points quarantined" in page
     assert "4 landscapes: 2 complete, 2 partial; " in page
     assert "2 failed tasks" in page
     assert "<b>tile (0, 3)</b>, 3 attempts on w-2: ValueError" in page
