@@ -300,8 +300,9 @@ def _ask_of_run(run: str, contents: RunContents) -> bool:
     from landscape.store.status import list_runs
 
     row = next((row for row in list_runs(run) if row["run"] == run), None)  # None where only a lock is left
-    about, age = "", row and row["age_seconds"]
+    about = ""
     if row is not None:
+        age = row["age_seconds"]
         about = f" ({size_text(row['bytes'])}{'' if age is None else f', written {age_text(age)} ago'})"
     print(f"run {flat(run)}{about}:", file=sys.stderr)
     for text in _contents_lines(run, contents, row["parts"] if row else {}):
