@@ -20,7 +20,7 @@ from ray.serve.schema import LoggingConfig
 
 from cluster.runtime.address import is_loopback
 from cluster.runtime.placement import Placement, explain_placement
-from cluster.runtime.session import supply
+from cluster.runtime.session import processes_named, supply
 from cluster.serving.batching import is_cancelled_here
 from cluster.serving.replica import ComputedValues, Curvature, DerivativeKind, Gradient, LoadedLandscape, Replica
 from cluster.serving.requests import FAILED, UNAVAILABLE, LandscapeInfo, Refusal
@@ -65,10 +65,16 @@ class _Request:
 class ServedReplica(Replica):
     """A replica that Ray Serve runs."""
 
-    def __init__(self, sources: Sequence[LandscapeSource], path: Sequence[str]) -> None:
+    async def __init__(self, sources: Sequence[LandscapeSource], path: Sequence[str]) -> None:  # type: ignore[misc]
+        """Load the landscapes, too: Serve gives a replica no call before this ends, and a call would wait for them."""
         _keep_to_loopback()
         super().__init__(sources, path)
         self.loading = self.multiplexed
+        for source in sources[:LANDSCAPES]:
+            try:
+                await self.multiplexed(source.key)
+            except Exception as error:  # those who ask for it are told; the other landscapes can be served
+                log.info("replica: %s is not loaded: %s", source.key, one_line(error))
 
     @serve.multiplexed(max_num_models_per_replica=LANDSCAPES)  # type: ignore[untyped-decorator]
     async def multiplexed(self, key: str) -> LoadedLandscape:
@@ -151,7 +157,10 @@ class RayReplicas:
         return ReplicaStates(known.get("RUNNING", 0), sum(known.get(state, 0) for state in BEFORE_RUNNING))
 
     def lacking(self, placement: Placement) -> str:
-        """What keeps a further replica from starting; '' if the cluster has room for it."""
+        """What keeps a further replica from starting; '' if the cluster has room for it, or if it loads already."""
+        known = self.states()
+        if processes_named(self._name) >= known.running + known.starting:
+            return ""
         free = ray.available_resources()
         if all(free.get(name, 0.0) >= amount for name, amount in placement.asks):
             return ""

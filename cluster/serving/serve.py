@@ -268,7 +268,11 @@ class _ServiceRun:
     async def _start_replicas(self, service: LandscapeService, replicas: _PendingReplicas) -> None:
         """Start the replicas, and get the description of every landscape."""
         sources = self.catalog.sources()
-        self._begin(f"starting {self.scale.fewest} replica{'s' if self.scale.fewest > 1 else ''}")
+        held = min(len(sources), LANDSCAPES)
+        self._begin(
+            f"starting {self.scale.fewest} replica{'s' if self.scale.fewest > 1 else ''} with {held} "
+            f"landscape{'s' if held > 1 else ''}"
+        )
         replicas.target = await asyncio.to_thread(self.start, sources)
         service.replicas = ReplicaStates(self.scale.fewest)
         for number, source in enumerate(sources):

@@ -14,7 +14,7 @@ from ray.exceptions import RaySystemError
 
 from cluster.driver.pool import EXPLAIN_SECONDS, SHOW_SECONDS, RayWorkerPool
 from cluster.runtime.placement import Placement
-from cluster.runtime.session import has_process
+from cluster.runtime.session import has_process, processes_named
 from landscape.compute.prepare import prepare
 
 WAITS = """def problem():
@@ -81,3 +81,18 @@ def test_workers_that_no_node_has_room_for_are_explained_once(make_job, caplog):
         assert line.startswith("no worker has found a place yet: each asks for CPU 64 of 4")
     finally:
         pool.close()
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_living_actors_are_counted_by_a_part_of_their_name():
+    import ray
+
+    class Named:
+        def answer(self) -> bool:
+            return True
+
+    assert processes_named("landscape-77") == 0
+    actor = ray.remote(Named).options(name="SERVE_REPLICA::landscape-77#replica#a", num_cpus=0).remote()
+    assert ray.get(actor.answer.remote())
+    assert (processes_named("landscape-77"), processes_named("landscape-78")) == (1, 0)
+    ray.kill(actor)

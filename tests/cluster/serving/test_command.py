@@ -130,10 +130,11 @@ def served(monkeypatch):
 def test_the_start_tells_its_stages_and_those_that_take_long_again(served, capsys):
     lines = served("preparing landscape 2 of 2", slow=0.35)
     assert [line for line in lines if " for " not in line] == [
-        "loading the service", "loading Ray Serve", "starting 1 replica", "preparing landscape 1 of 2: lenet/1/plane",
+        "loading the service", "loading Ray Serve", "starting 1 replica with 2 landscapes",
+        "preparing landscape 1 of 2: lenet/1/plane",
         "preparing landscape 2 of 2: lenet/1/line",
     ]  # fmt: skip
-    assert "starting 1 replica, for 0 s" in lines
+    assert "starting 1 replica with 2 landscapes, for 0 s" in lines
     # Stdout has the addresses alone, if the service was ready before the signal was seen.
     assert {line.partition(" ")[0] for line in capsys.readouterr().out.splitlines()} <= {"url", "grpc", "token"}
 
