@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from landscape.core.errors import DONE, FAILED, PARTIAL, StoreError, flat, printable
@@ -27,6 +28,7 @@ from landscape.store.state import (
     unreadable_in_words,
     unreadable_status,
 )
+from landscape.views.prepare.words import value_with_error
 
 # How the lowest loss is called, by the state of the landscape; where points are missing, one of them may be lower.
 _LOWEST = {COMPLETE: "lowest loss", DAMAGED: "lowest loss that can be read"}
@@ -152,18 +154,21 @@ def _findings(landscape: dict[str, Any]) -> list[str]:
         ends = ", ".join(f"{axis} ±{radius:g}" for axis, radius in landscape["found_range"].items())
         parts.append(f"range found: {ends}")
     if landscape["origin_loss"] is not None:
-        error = landscape["origin_loss_stderr"]
-        within = "" if error is None else f" ± {2 * error:.2g} (2 s.e.)"
+        value = _with_error(landscape["origin_loss"], landscape["origin_loss_stderr"])
         origin = f" ({flat(landscape['origin'])})" if landscape["origin"] else ""
-        parts.append(f"loss at the origin{origin} {landscape['origin_loss']:.5g}{within}")
+        parts.append(f"loss at the origin{origin} {value}")
         if landscape["no_better_than_guessing"]:
             parts.append(f"no better than guessing ({landscape['guessing']:.4g})")
     if landscape["minimum"]:
-        loss = f"{landscape['minimum']['loss']:.4g}"
+        loss = _with_error(landscape["minimum"]["loss"], landscape["minimum_stderr"])
         place = ", ".join(f"{k} {v:.3g}" for k, v in landscape["minimum"].items() if k != "loss")
         lowest = f"{_LOWEST.get(landscape['state'], 'lowest so far')} {loss} at {place}"
         parts.append(f"the same loss {loss} at all points" if landscape["constant"] else lowest)
     return parts
+
+
+def _with_error(value: float, error: float | None) -> str:
+    return value_with_error(value, math.nan if error is None else error)
 
 
 def training_lines(training: dict[str, Any]) -> list[str]:

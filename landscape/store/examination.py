@@ -228,6 +228,19 @@ def minimum(arrays: LandscapeArrays) -> tuple[dict[str, float], int]:
     return {"loss": value, **{name: float(axis[i]) for name, axis, i in places}}, unreadable
 
 
+def loss_stderr_at(arrays: LandscapeArrays, place: Mapping[str, float]) -> float | None:
+    """The standard error of the loss at a point, by its coordinates; None if it is not known."""
+    grid = arrays.grid()
+    if grid is None or "loss_stderr" not in arrays.value_names:
+        return None
+    pairs = zip(grid.names, grid.coordinates, strict=True)
+    index = [int(np.flatnonzero(axis == place[name])[0]) for name, axis in pairs][::-1]
+    reader = arrays.reader("loss_stderr")
+    tile, inner = zip(*(divmod(i, size) for i, size in zip(index, reader.chunks, strict=True)), strict=True)
+    values = next(values for _, values, _ in reader.read([tile]))
+    return None if values is None or not np.isfinite(values[inner]) else float(values[inner])
+
+
 def has_constant_loss(arrays: LandscapeArrays) -> bool:
     """Whether the loss is the same, finite and to the last bit, at all of several points."""
     return is_constant(arrays.reader("loss"))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from landscape.core.errors import LandscapeError, NotFoundError, StoreError, flat
 from landscape.core.files import Place
-from landscape.store.examination import has_constant_loss
+from landscape.store.examination import has_constant_loss, loss_stderr_at
 from landscape.store.landscape import LandscapeStore
 from landscape.store.runs import is_there, survey
 from landscape.surface.record import Record, plain
@@ -137,7 +137,17 @@ def seconds_left(missing: int, rate: float | None, state: str) -> float | None:
 def unreadable_status(name: str, cause: str) -> dict[str, Any]:
     """The status of a landscape that cannot be read."""
     counts = dict.fromkeys(("points", "done", "not_finite", "missing", "failed", "unreadable", "path_points"), 0)
-    names = ("seconds", "engine", "precision", "quantised", "precision_error", "workers", "updated", "eta_seconds")
+    names = (
+        "minimum_stderr",
+        "seconds",
+        "engine",
+        "precision",
+        "quantised",
+        "precision_error",
+        "workers",
+        "updated",
+        "eta_seconds",
+    )
     unknown = dict.fromkeys((*names, "own_model"))
     empty: dict[str, Any] = {
         "rate": 0.0, "retries": 0, "by_worker": [], "levels": [], "paths": [], "found_range": {},
@@ -158,7 +168,7 @@ def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
     progress = current.progress  # of the unfinished level, if any, which a job computes now
     counts = own + sum(of_level for _, of_level in levels)
     missing, failed = int(counts[NOT_COMPUTED]), int(counts[QUARANTINED])
-    lowest, unreadable = _lowest_and_unreadable([store, *(level for level, _ in levels)])
+    lowest, lowest_stderr, unreadable = _lowest_and_unreadable([store, *(level for level, _ in levels)])
     state = state_of_counts(record.changed(progress=progress), counts.tolist(), alive, unreadable)
     rate = progress.rate or 0.0
     return {
@@ -189,6 +199,7 @@ def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
         "own_model": plain(record.own_model),
         "found_range": _found_range(store),
         "minimum": lowest,
+        "minimum_stderr": lowest_stderr,
         "constant": store.tile_count <= MOST_TILES and has_constant_loss(store.arrays),
         "origin": record.origin_name or None,
         "origin_loss": record.origin_loss,
@@ -210,16 +221,20 @@ def _found_range(store: LandscapeStore) -> dict[str, float]:
     return dict(zip(grid.names, radii, strict=True)) if ends == [(-radius, radius) for radius in radii] else {}
 
 
-def _lowest_and_unreadable(stores: list[LandscapeStore]) -> tuple[dict[str, float], int]:
-    """The lowest loss of a landscape and of its levels, and the number of their unreadable points.
+def _lowest_and_unreadable(stores: list[LandscapeStore]) -> tuple[dict[str, float], float | None, int]:
+    """The lowest loss of a landscape and of its levels, its standard error, and the number of their unreadable points.
 
     The lowest loss is empty if it is unknown. Landscapes of many tiles are not searched: that would take long.
     """
     if sum(store.tile_count for store in stores) > MOST_TILES:
-        return {}, 0
-    results = [store.minimum() for store in stores]
-    lowest = min((low for low, _ in results if low), key=lambda low: low["loss"], default={})
-    return lowest, sum(unreadable for _, unreadable in results)
+        return {}, None, 0
+    results = [(store, *store.minimum()) for store in stores]
+    known = [(store, low) for store, low, _ in results if low]
+    unreadable = sum(unreadable for _, _, unreadable in results)
+    if not known:
+        return {}, None, unreadable
+    store, lowest = min(known, key=lambda one: one[1]["loss"])
+    return lowest, loss_stderr_at(store.arrays, lowest), unreadable
 
 
 def _level_status(level: LandscapeStore, counts: NDArray[np.int64]) -> dict[str, Any]:

@@ -325,7 +325,8 @@ def read_row(run: FoundRun) -> Row:
     except Exception as error:  # an unforeseen error concerns this run, not the others
         log.debug("the row of %s failed", run.path, exc_info=True)
         problem = f"this run cannot be read: {flat(repr(error), 200)}; `landscape view --debug` shows where"
-    unknown = dict.fromkeys(("model", "optimiser", "learning_rate", "when", "eta_seconds", "lowest"))
+    names = ("model", "optimiser", "learning_rate", "when", "eta_seconds", "lowest", "lowest_stderr")
+    unknown = dict.fromkeys(names)
     empty = {"done": 0, "points": 0, "rate": 0.0, "landscapes": []}
     return _head(run) | unknown | empty | {"state": UNREADABLE, "problem": problem, "readable": False}
 
@@ -369,7 +370,8 @@ def progress_of(landscapes: list[dict[str, Any]], alive: bool, problems: list[st
     states = {landscape["state"] for landscape in landscapes}
     state = next((state for state in GRAVEST if state in states), EMPTY)
     # In a run with unreadable points, the lowest loss is unknown.
-    lowest = [one["minimum"]["loss"] for one in landscapes if one["minimum"] and DAMAGED not in states]
+    known = [one for one in landscapes if one["minimum"] and DAMAGED not in states]
+    lowest = min(known, key=lambda one: one["minimum"]["loss"], default=None)
     running = [landscape for landscape in landscapes if landscape["state"] in (RUNNING, WAITING)]
     rate = sum(landscape["rate"] for landscape in running if landscape["state"] == RUNNING)
     readable = is_whole(problems, landscapes)
@@ -386,7 +388,8 @@ def progress_of(landscapes: list[dict[str, Any]], alive: bool, problems: list[st
         "rate": rate,
         # Holds whether landscapes are computed at once or one after another, and counts those that have not begun.
         "eta_seconds": seconds_left(sum(landscape["missing"] for landscape in running), rate, RUNNING),
-        "lowest": min(lowest, default=None),
+        "lowest": lowest["minimum"]["loss"] if lowest else None,
+        "lowest_stderr": lowest["minimum_stderr"] if lowest else None,
         "problem": problems[0] if problems else "",
         "readable": readable,
         "landscapes": [_landscape_row(landscape) for landscape in landscapes],

@@ -49,7 +49,7 @@ from landscape.views.prepare.figure import (
 from landscape.views.prepare.paths import LAST, START, DrawnPath
 from landscape.views.prepare.scale import NO_LOGARITHM, NO_SIGN, UNRESOLVED, nice_ticks
 from landscape.views.prepare.uncertainty import NAME
-from landscape.views.prepare.words import in_fewer_words
+from landscape.views.prepare.words import fitting_title
 
 HATCHES: dict[int, dict[str, Any]] = {
     NOT_COMPUTED: {"hatch": "///", "facecolor": "#eceef1", "edgecolor": "#b4bac4"},
@@ -273,7 +273,8 @@ def plot_curve(data: FigureData, ax: Any, spec: PlotSpec) -> None:
         ticks, texts = nice_ticks(*y_limits(data), log=True, most=6)
         ax.set_yticks([10.0**tick for tick in ticks], texts, minor=False)
         ax.minorticks_off()
-    ax.set(xlabel=data.axes[0].title, ylabel=data.observable.replace("_", " "), ylim=(low, high))
+    ax.set(ylabel=data.observable.replace("_", " "), ylim=(low, high))
+    _name_axes(ax, data.axes[0].title)
 
 
 def _hatch_stretches(data: FigureData, ax: Any) -> None:
@@ -335,6 +336,14 @@ def _font_size(ax: Any) -> float:
     return float(rcParams["font.size"] * ax.figure.dpi / 72)
 
 
+def _name_axes(ax: Any, *titles: str) -> None:
+    """Write the titles of the axes beside the plot, the first one under it; long ones are smaller."""
+    box, letter = ax.get_window_extent(), 0.55 * _font_size(ax)  # its width in pixels
+    for axis, title, pixels in zip((ax.xaxis, ax.yaxis), titles, (box.width, box.height), strict=False):
+        words, share = fitting_title(title, max(8, int(pixels / letter)))
+        axis.set_label_text(words, fontsize=share * axis.label.get_size())
+
+
 def plot_contour(data: FigureData, ax: Any, spec: PlotSpec) -> None:
     """Plot labelled lines; a colour bar would repeat the labels."""
     scale, values = data.scale, np.ma.masked_invalid(data.drawn)
@@ -368,10 +377,7 @@ def _finish(data: FigureData, ax: Any, spec: PlotSpec, shades: Shades) -> None:
         number_path(ax, path, (path.places[0], path.places[1]))
     mark_extrema(ax, data)
     say_why_empty(data, ax.text, ax.transAxes)
-    box = ax.get_window_extent()
-    letter = 0.55 * _font_size(ax)  # its width in pixels
-    for name, axis, pixels in zip(("xlabel", "ylabel"), data.axes, (box.width, box.height), strict=True):
-        ax.set(**{name: in_fewer_words(axis.title, max(8, int(pixels / letter)))})
+    _name_axes(ax, *(axis.title for axis in data.axes))
     if data.equal:
         ax.set_aspect("equal", adjustable="box")
 
@@ -413,8 +419,9 @@ def plot_surface(data: FigureData, ax: Any, spec: PlotSpec) -> None:
     mark_extrema(ax, data, LIFT * span)
     ticks, texts = nice_ticks(scale.low, scale.high, scale.log, most=6)
     ax.set_zticks(ticks, texts)
-    for label, axis in zip((ax.set_xlabel, ax.set_ylabel), data.axes, strict=True):
-        label(in_fewer_words(axis.title, LABEL_LETTERS))
+    for edge, axis in zip((ax.xaxis, ax.yaxis), data.axes, strict=True):
+        words, share = fitting_title(axis.title, LABEL_LETTERS)
+        edge.set_label_text(words, fontsize=share * edge.label.get_size())
     ax.locator_params(axis="x", nbins=5)
     ax.locator_params(axis="y", nbins=5)
     say_why_empty(data, ax.text2D, ax.transAxes)

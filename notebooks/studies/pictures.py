@@ -11,7 +11,7 @@ import numpy as np
 from landscape.core.grid import Floats
 from landscape.surface.surface import Surface
 from landscape.views.draw.style import PATH_COLOURS as PATH_COLOURS
-from landscape.views.prepare.words import in_fewer_words
+from landscape.views.prepare.words import fitting_title
 from studies.shown import Picture
 
 SIDE = 3.3  # inches of a plane
@@ -50,8 +50,9 @@ def planes(
     for place, (label, surface) in zip(axes, surfaces.items(), strict=False):
         surface.plot(place, kind, **{**ends, "colour_bar": kind == "topographic", **options})
         place.set_title(label, fontsize="medium")
-        place.set_xlabel(in_fewer_words(place.get_xlabel(), FEW_LETTERS))
-        place.set_ylabel(in_fewer_words(place.get_ylabel(), FEW_LETTERS))
+        for axis in (place.xaxis, place.yaxis):
+            words, share = fitting_title(axis.get_label_text(), FEW_LETTERS)
+            axis.set_label_text(words, fontsize=share * axis.label.get_size())
         place.tick_params(labelsize="small")
         place.locator_params(axis="x", nbins=5)
         place.locator_params(axis="y", nbins=5)

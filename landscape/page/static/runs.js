@@ -135,7 +135,7 @@ export class RunsPage {
       cell("state", run.pending ? el("span", { class: "quiet" }, WORDS.pending) : run.problem ? el("span", { class: "problem", title: run.problem }, run.problem) : [badge(run.state),
         run.state === "running" ? [el("progress", { max: run.points || 1, value: run.done || 0, "aria-label": WORDS.progress(run.done || 0, run.points || 0) }),
           run.eta_seconds ? el("small", { class: "quiet" }, WORDS.eta(WORDS.seconds(run.eta_seconds))) : null] : null]),
-      cell("lowest", digits(run.lowest)), cell("model", run.model || ""), cell("optimiser", run.optimiser || ""), cell("learning_rate", digits(run.learning_rate)),
+      cell("lowest", WORDS.lowest(run.lowest, run.lowest_stderr)), cell("model", run.model || ""), cell("optimiser", run.optimiser || ""), cell("learning_rate", digits(run.learning_rate)),
       cell("when", run.when ? el("time", { datetime: run.when }, run.when.slice(0, 16).replace("T", " ")) : ""));
     row.style.top = `${number * ROW}px`;
     return row;

@@ -9,7 +9,11 @@ const allowed = (value, twice, places) => {
   const [size, noise] = [value, twice].map(number => (number ? Math.floor(Math.log10(Math.abs(number))) : 0));
   return digits(value, Math.min(Math.max(1, size - noise + 2, size < 6 ? size + 1 : 1), 15));
 };
-const withinError = error => within(Number.isFinite(error) ? 2 * error : NaN);
+/** A value ± two standard errors, with as many digits as these allow; the value alone if the error is not known. */
+const withError = (value, error, places = 5) => {
+  const twice = error === null || error === undefined ? NaN : 2 * error;
+  return `${allowed(value, twice, places)}${within(twice)}`;
+};
 
 export const WORDS = {
   title: "Loss landscapes",
@@ -35,6 +39,7 @@ export const WORDS = {
   noRuns: places => `There is no run in ${places} yet. \`landscape run JOB\` makes one; it appears here by itself.`,
   noMatch: text => `No run matches "${text}".`,
   columns: { select: "", name: "Run", picture: "Landscapes", state: "State", lowest: "Lowest loss", model: "Model", optimiser: "Optimiser", learning_rate: "Initial learning rate", when: "When" },
+  lowest: (value, error) => (Number.isFinite(value) ? withError(value, error, 4) : ""),
   selectRun: name => `Select ${name} for comparison`,
   sortBy: name => `Sort by ${name}`,
   more: number => `+${number}`,
@@ -169,12 +174,12 @@ export const WORDS = {
   exactSources: { store: "stored", cache: "computed before", computed: "computed now" },
   exactReading: (axes, { at, source, status, values, rise }) => [
     at.map((value, k) => `${axes[k]} ${digits(value, 6)}`).join(", "),
-    ...values.map(({ title, value, stderr }) => `${title} ${Number.isFinite(value) ? digits(value, 6) : "not finite"}${withinError(stderr)}`),
-    ...(rise && Number.isFinite(rise.value) ? [`rise over the origin ${digits(rise.value, 4)}${withinError(rise.stderr)}`] : []),
+    ...values.map(({ title, value, stderr }) => `${title} ${Number.isFinite(value) ? withError(value, stderr, 6) : "not finite"}`),
+    ...(rise && Number.isFinite(rise.value) ? [`rise over the origin ${withError(rise.value, rise.stderr, 4)}`] : []),
     ...(status === 2 ? ["a value there is not finite"] : []), WORDS.exactSources[source] || source].join("; "),
   exactSlope: (axes, at, { gradient, stderr, curvature, eigenvalues }) => [
     at.map((value, k) => `${axes[k]} ${digits(value, 6)}`).join(", "),
-    gradient.map((value, k) => `slope of the loss along ${axes[k]} ${digits(value, 4)}${withinError(stderr[k])}`).join(", "),
+    gradient.map((value, k) => `slope of the loss along ${axes[k]} ${withError(value, stderr[k], 4)}`).join(", "),
     `curvature ${axes.flatMap((one, j) => axes.slice(j).map((other, k) => `${one}${k ? `–${other}` : ""} ${digits(curvature[j][j + k], 4)}`)).join(", ")}`,
     ...(axes.length > 1 ? [`its eigenvalues ${eigenvalues.map(value => digits(value, 4)).join(", ")}`] : [])].join("; "),
   patchMost: "Points along a side, at most",
@@ -186,7 +191,7 @@ export const WORDS = {
   patchProgress: (rows, all, unit, computed, known) => `${rows} of ${all} ${unit}; ${count(computed, "point", "points")} computed${known ? `, ${known} known before` : ""}`,
   patchUnits: { rows: "rows", points: "points" },
   patchStopped: "cancelled",
-  patchValue: (title, value, error) => `${title} ${digits(value, 5)}${withinError(error)}, exact`,
+  patchValue: (title, value, error) => `${title} ${withError(value, error)}, exact`,
   patchName: "Exact patch",
   patchFlat: "A patch is drawn in the flat views; choose one of them first.",
   patchBox: "A box must have different ends along each axis.",

@@ -16,10 +16,10 @@ import plotly.graph_objects as go
 from landscape.core.grid import Floats
 from landscape.views.draw.layout import (
     TICKS_PX,
+    axis_title,
     base_layout,
     finish,
     make_frame,
-    one_line,
     pointer_notes,
     pointer_text,
     pointer_values,
@@ -312,7 +312,7 @@ def _colours(panel: CurvePanel) -> dict[str, str]:
 
 def _x_axes(data: FigureData, places: Sequence[CurvePanel]) -> dict[str, Any]:
     """The common axis under the lowest panel; the panels above share its range and have no title or tick labels."""
-    axis: dict[str, Any] = {"title": {"text": one_line(data.axes[0].title, PLOT_PX)}, "range": _x_range(data)}
+    axis: dict[str, Any] = {"title": axis_title(data.axes[0].title, PLOT_PX), "range": _x_range(data)}
     layout = {"xaxis": axis | {"anchor": places[-1].y}}
     for panel in places[:-1]:
         layout[f"xaxis{panel.x[1:]}"] = {"anchor": panel.y, "matches": "x", "showticklabels": False}

@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 from landscape.core.grid import Floats
 from landscape.core.text import count_text, number_text
 from landscape.surface.surface import Surface
-from landscape.views.draw.layout import TICKS_PX, base_layout, finish, make_frame, one_line, text
+from landscape.views.draw.layout import TICKS_PX, axis_title, base_layout, finish, make_frame, text
 from landscape.views.draw.plane import draw_categories
 from landscape.views.draw.style import CURVES, DARK_CURVES, FONT, INK, scale_warning, themed
 from landscape.views.figure_spec import KIND_TABLE, FigureSpec, choose_kind, documented
@@ -120,6 +120,11 @@ def _place(figure: go.Figure, width: float, font: float, named_slice: bool) -> P
         left = (0.4 + LINE * AXIS + 0.5) * font + _tick_letters(figure) * LETTER * SMALL * font
         below = (0.8 + LINE * SMALL + LINE * AXIS) * font
     right += max((_bar_width(bar, font) for bar in colour_bars(figure)), default=0.0)
+    if not space:  # room for second lines of titles
+        across, line = width - left - right, LINE * AXIS * font
+        upwards = across * meta["plot"][1] / meta["plot"][0]
+        left += line * _has_two_lines(figure.layout.yaxis, upwards - line, font)
+        below += line * _has_two_lines(figure.layout.xaxis, across - line, font)
     title = wrap(unescape((layout.title.text or "").replace("<br>", " ")), width - 1.5 * font, TITLE * font)
     if layout.title.text:
         layout.title.text = "<br>".join(map(text, title))
@@ -146,8 +151,12 @@ def _place(figure: go.Figure, width: float, font: float, named_slice: bool) -> P
     for axis in axes_of(figure):
         if axis.title.text:
             room = height if axis._plotly_name.startswith("y") else plot_width
-            axis.title.text = one_line(axis.title.text, room, AXIS * font)
+            axis.title.update(axis_title(unescape(axis.title.text), room, AXIS * font, 2))
     return PrintLayout((plot_width, height), (left, right, top, bottom), caption_at, caption)
+
+
+def _has_two_lines(axis: Any, room: float, font: float) -> bool:
+    return "<br>" in axis_title(unescape(axis.title.text or ""), room, AXIS * font, 2)["text"]
 
 
 def _tick_letters(figure: go.Figure) -> int:

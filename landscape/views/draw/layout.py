@@ -18,12 +18,13 @@ from landscape.views.draw.style import INK, TEMPLATES, typed
 from landscape.views.figure_spec import FigureSpec
 from landscape.views.prepare.figure import FigureData, why_empty
 from landscape.views.prepare.scale import EvenLevels, Scale
-from landscape.views.prepare.words import in_fewer_words, wrap
+from landscape.views.prepare.words import PARENTHESES, SMALLEST, fitting_title, usual_digits, value_with_error, wrap
 
 TITLE_PX, TICKS_PX, TITLE_FONT, CAPTION_FONT = 54, 30, 17, 11
 LINE = 1.3  # from one line of words to the next, in sizes of their font
 MIN_WIDTH = 560
 BAR_TITLE_PX, BAR_TITLE_LINES = 84, 4  # of the margin right of the plot, from the bar's left edge
+SCENE_TITLE = (260.0, 12.0, 2)  # the width, the font and the most lines of the title of an axis of a scene
 HYPHEN = re.compile(r"(?<![^\s(\[±])-(?=\.?\d)")  # that begins a number; those within names stay
 NEEDLESS_BUTTONS = ["sendChartToCloud", "lasso2d", "select2d", "autoScale2d"]
 
@@ -71,9 +72,21 @@ def wrapped(plain: str, width: float, font: float = 13) -> str:
     return "<br>".join(text(line) for line in wrap(plain, width, font))
 
 
-def one_line(plain: str, width: float, font: float = 13) -> str:
-    """A title for plotly in one line of `width` pixels; a long one is shortened, then cut off."""
-    return text(in_fewer_words(plain, max(8, int(width / (0.55 * font)))))
+def axis_title(plain: str, width: float, font: float = 13, lines: int = 1) -> dict[str, Any]:
+    """The title of an axis for plotly, in lines of `width` pixels; a long one is smaller, see `fitting_title`.
+
+    Args:
+        lines: how many it may have, where it would lose all but the name of the axis in one.
+    """
+    most = max(8, int(width / (0.55 * font)))
+    words, share = fitting_title(plain, most)
+    parts = [words]
+    if lines > 1 and words != plain and words == plain.partition(":")[0]:
+        whole = PARENTHESES.sub("", plain)
+        wrappings = (textwrap.wrap(whole, int(letters)) for letters in (most, most / SMALLEST))
+        parts = next((wrapping for wrapping in wrappings if len(wrapping) <= lines), parts)
+        share = min(1.0, most / max(map(len, parts)))
+    return {"text": "<br>".join(map(text, parts)), "font": {"size": share * font}}
 
 
 def make_frame(
@@ -286,15 +299,15 @@ def pointer_values(data: FigureData) -> tuple[Floats, str]:
         a template whose part after "|" is the rise.
     """
     columns = pointer_columns(data.values, data.error, data.rise, data.rise_error)
-    value = "%{customdata[0]:.5g}"
+    value = f"%{{customdata[0]:.{usual_digits(data.values, data.error, 5)}g}}"
     if data.interpolated is not None:
         columns[data.interpolated > 0, 1:] = np.nan
         return columns, f"{value}{NOTE}"
     if data.error is not None:
         value += " ± %{customdata[1]:.2g} (2 s.e.)"
     if data.rise is not None and data.rise_error is not None:
-        k = columns.shape[-1] - 2
-        value += f"|%{{customdata[{k}]:.4g}} ± %{{customdata[{k + 1}]:.2g}} (2 s.e.)"
+        k, digits = columns.shape[-1] - 2, usual_digits(data.rise, data.rise_error, 4)
+        value += f"|%{{customdata[{k}]:.{digits}g}} ± %{{customdata[{k + 1}]:.2g}} (2 s.e.)"
     return columns, value
 
 
@@ -310,7 +323,8 @@ def pointer_notes(data: FigureData) -> NDArray[np.object_] | None:
     for index in zip(*np.nonzero(data.interpolated == 0), strict=True):
         note = "" if data.error is None else f" ± {2 * data.error[index]:.2g} (2 s.e.)"
         if data.rise is not None and data.rise_error is not None:
-            note += f"<br>rise over the origin {data.rise[index]:.4g} ± {2 * data.rise_error[index]:.2g} (2 s.e.)"
+            rise = value_with_error(float(data.rise[index]), float(data.rise_error[index]))
+            note += f"<br>rise over the origin {rise}"
         notes[index] = note
     return notes
 

@@ -14,13 +14,13 @@ from landscape.views.draw.curve import PANEL_PX, PLOT_PX, band, y_limits
 from landscape.views.draw.layout import (
     NOTE,
     TICKS_PX,
+    axis_title,
     base_layout,
     finish,
     label_carrier,
     legend_rows,
     make_frame,
     of_heights,
-    one_line,
     plane_hover,
     pointer_notes,
     pointer_text,
@@ -49,7 +49,7 @@ from landscape.views.prepare.difference import coordinates_agree
 from landscape.views.prepare.figure import FigureData, missing_states
 from landscape.views.prepare.paths import DrawnPath
 from landscape.views.prepare.scale import even_levels, nice_ticks
-from landscape.views.prepare.words import observable_title
+from landscape.views.prepare.words import observable_title, usual_digits
 
 LEGEND = {"traceorder": "normal", "itemsizing": "trace"}  # entries in rows, each with its own line style
 LEGEND_ROW_PX, LEGEND_GAP_PX = 22, 8
@@ -357,7 +357,7 @@ def _with_error(field: FigureData) -> np.ndarray:
 def _all(data: OverlayData) -> str:
     names = [axis.name for axis in data.frame.axes]
     lines = [
-        f"{entry(label)} <b>%{{customdata[{2 * k}]:.5g}}</b>"
+        f"{entry(label)} <b>%{{customdata[{2 * k}]:.{usual_digits(field.values, field.error, 5)}g}}</b>"
         + ("" if field.error is None else f" ± %{{customdata[{2 * k + 1}]:.2g}} (2 s.e.)")
         for k, (label, field) in enumerate(zip(data.labels, data.fields, strict=True))
     ]
@@ -410,7 +410,7 @@ def _axes(data: OverlayData, ends: tuple[float, float]) -> dict[str, Any]:
         ticks, texts = nice_ticks(*ends, log=True)
         y_axis |= {"type": "log", "tickmode": "array", "tickvals": [10.0**tick for tick in ticks], "ticktext": texts}
     x_range = [float(axis.coordinates[0] - margin), float(axis.coordinates[-1] + margin)]
-    return {"xaxis": {"title": {"text": one_line(axis.title, PLOT_PX)}, "range": x_range}, "yaxis": y_axis}
+    return {"xaxis": {"title": axis_title(axis.title, PLOT_PX), "range": x_range}, "yaxis": y_axis}
 
 
 def _paths(field: FigureData) -> list[DrawnPath]:

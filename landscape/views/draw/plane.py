@@ -15,12 +15,12 @@ from landscape.core.errors import capped
 from landscape.views.draw.layout import (
     TICKS_PX,
     Frame,
+    axis_title,
     base_layout,
     colour_bar,
     finish,
     label_carrier,
     make_frame,
-    one_line,
     plane_hover,
     pointer_notes,
     pointer_values,
@@ -123,13 +123,13 @@ def _axes(data: FigureData, frame: Frame) -> dict[str, Any]:
     ranges = _ranges(data)
     layout: dict[str, Any] = {
         "xaxis": {
-            "title": {"text": one_line(data.axes[0].title, frame.plot[0])},
+            "title": axis_title(data.axes[0].title, frame.plot[0]),
             "range": ranges[0],
             "showgrid": False,
             "zeroline": False,
         },
         "yaxis": {
-            "title": {"text": one_line(data.axes[1].title, frame.plot[1] + BESIDE_PX)},
+            "title": axis_title(data.axes[1].title, frame.plot[1] + BESIDE_PX),
             "range": ranges[1],
             "showgrid": False,
             "zeroline": False,

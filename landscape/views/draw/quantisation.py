@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from landscape.core.grid import Floats
-from landscape.views.draw.layout import one_line, sentence, wrapped
+from landscape.views.draw.layout import SCENE_TITLE, axis_title, sentence, wrapped
 from landscape.views.draw.style import CURVES, DARK_CURVES, TEMPLATES, colour_scale, typed
 from landscape.views.figure_spec import DEFAULT_SCALE
 from landscape.views.prepare.quantisation import BitCurve, StepLine, StepPatch
@@ -42,12 +42,12 @@ def draw_patch(patch: StepPatch, theme: str = "light") -> go.Figure:
         number = str(k + 1) if k else ""
         axis = {"exponentformat": "power", "nticks": 6, "zeroline": False, "constrain": "domain"}
         layout[f"xaxis{number}"] = {
-            **axis, "title": {"text": one_line(patch.axes[0], PANEL)}, "domain": [begin, begin + PANEL / inner],
+            **axis, "title": axis_title(patch.axes[0], PANEL), "domain": [begin, begin + PANEL / inner],
             "anchor": f"y{number}",
         }  # fmt: skip
         layout[f"yaxis{number}"] = {**axis, "anchor": f"x{number}", "showticklabels": k == 0}
         if k == 0:
-            layout["yaxis"]["title"] = {"text": one_line(patch.axes[1], PANEL)}
+            layout["yaxis"]["title"] = axis_title(patch.axes[1], PANEL)
         layout["annotations"].append(_heading(title, begin + PANEL / inner / 2))
     return go.Figure(traces, layout)
 
@@ -72,8 +72,8 @@ def draw_terraces(patch: StepPatch, theme: str = "light") -> go.Figure:
         few = {"exponentformat": "power", "nticks": 4}
         layout["scene2" if k else "scene"] = {
             "domain": {"x": [k * share, (k + 1) * share], "y": [0, 1]},
-            "xaxis": {"title": {"text": one_line(patch.axes[0], 260, 12)}, **few},
-            "yaxis": {"title": {"text": one_line(patch.axes[1], 260, 12)}, **few},
+            "xaxis": {"title": axis_title(patch.axes[0], *SCENE_TITLE), **few},
+            "yaxis": {"title": axis_title(patch.axes[1], *SCENE_TITLE), **few},
             "zaxis": {"title": {"text": ""}, "range": [patch.low - 0.04 * span, patch.high + 0.04 * span], **few},
             "aspectmode": "manual",
             "aspectratio": {"x": 1, "y": 1, "z": PATCH_HEIGHT},

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from landscape.core.grid import Floats
 from landscape.core.text import number_text
 from landscape.views.draw.layout import (
+    SCENE_TITLE,
+    axis_title,
     base_layout,
     colour_bar,
     finish,
     make_frame,
     of_heights,
-    one_line,
     text,
     with_levels,
 )
@@ -113,8 +114,8 @@ def draw_scene(
     frame = make_frame(data, spec, SCENE_PX, left=20, right=100, legend=names)
     layout = base_layout(data, spec, frame)
     layout["scene"] = {
-        "xaxis": {"title": {"text": one_line(data.axes[0].title, 260, 12)}},
-        "yaxis": {"title": {"text": one_line(data.axes[1].title, 260, 12)}},
+        "xaxis": {"title": axis_title(data.axes[0].title, *SCENE_TITLE)},
+        "yaxis": {"title": axis_title(data.axes[1].title, *SCENE_TITLE)},
         "zaxis": z_axis,
         "aspectmode": "manual",
         "aspectratio": dict(zip("xyz", aspect, strict=True)),

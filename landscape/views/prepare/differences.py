@@ -151,14 +151,16 @@ def _numbers(item: TableItem, observable: str) -> dict[str, Cell]:
     values = np.asarray(surface.observables.get(observable, np.empty(0)), np.float64)
     known = values[np.isfinite(values)]
     cells: dict[str, Cell] = {}
-    if known.size:
-        low, high, spread = float(known.min()), float(known.max()), np.percentile(known, [5, 95])
-        low = item.whole.lowest if item.whole is not None and item.whole.lowest is not None else low
-        cells[f"lowest {name}"] = _number(low)
-        cells[f"highest {name}"] = _number(high)
-        cells[f"relief of the {name} (95th less 5th percentile)"] = _number(float(spread[1] - spread[0]))
-    cells |= _at_origin(surface, observable, name, values)
     error = where_evaluated(surface, standard_error(surface, observable))
+    if known.size:
+        spread = np.percentile(known, [5, 95])
+        digits = words.usual_digits(values, error, 5)
+        low, high = (_extreme(values, error, value) for value in (known.min(), known.max()))
+        lowest = None if item.whole is None else item.whole.lowest  # its error is known only where it is drawn
+        cells[f"lowest {name}"] = low if lowest in (None, low.number) else _number(float(lowest), digits)
+        cells[f"highest {name}"] = high
+        cells[f"relief of the {name} (95th less 5th percentile)"] = _number(float(spread[1] - spread[0]), digits)
+    cells |= _at_origin(surface, observable, name, values)
     if error is not None and np.isfinite(error).any():
         cells[f"standard error of the {name}, median"] = _number(float(np.median(error[np.isfinite(error)])), 3)
     if words.barrier_text(surface):
@@ -188,6 +190,12 @@ def _at_origin(surface: Surface, observable: str, name: str, values: np.ndarray)
     if not math.isfinite(value) and place is not None and values.size:
         value = float(values[place])
     return {f"{name} at the origin": Cell(words.value_with_error(value, error), value)} if math.isfinite(value) else {}
+
+
+def _extreme(values: np.ndarray, error: np.ndarray | None, value: float) -> Cell:
+    """The lowest or the highest of the values with its error."""
+    index = np.unravel_index(int(np.argmax(values == value)), values.shape)
+    return Cell(words.value_with_error(float(value), math.nan if error is None else float(error[index])), float(value))
 
 
 def _number(value: float, digits: int = 5) -> Cell:

@@ -455,10 +455,11 @@ def prepare_networks(surface: Surface, drawn: Floats, paths: Sequence[DrawnPath]
     if kind is not None and places.shape[1] == 3:
         curve = curve_places(kind, places.T, np.linspace(0, 1, CURVE_POINTS)).T
     losses = network_losses(surface)
+    digits = words.usual_digits(losses, np.full(losses.shape, surface.origin_loss_stderr), 4)  # of the same samples
     hover = tuple(
         f"<b>{escape(network.name, quote=False)}</b><br>"
         + ", ".join(f"{axis.name} {number_text(float(at), 4)}" for axis, at in zip(surface.axes, place, strict=True))
-        + (f"<br>loss {number_text(loss)}" if np.isfinite(loss) else "")
+        + (f"<br>loss {number_text(loss, digits)}" if np.isfinite(loss) else "")
         for network, place, loss in zip(known[0], places.T, losses, strict=True)
     )
     names = tuple(shortened(network.name, NAME_LETTERS) for network in known[0])
@@ -535,7 +536,8 @@ def prepare_origin(surface: Surface, observable: str, drawn: Floats, log: bool) 
         escape(name, quote=False) for name in (surface.record.origin_name, words.observable_title(observable))
     )
     lines = [f"<b>origin</b>{f' ({what})' if what else ''}"]
-    lines += [f"{title} {number_text(known, 5)}"] if known is not None else []
+    error = surface.origin_loss_stderr if observable == "loss" else math.nan
+    lines += [f"{title} {words.value_with_error(known, error)}"] if known is not None else []
     went_on_to = surface.record.went_on_to
     lines += [f"training went on to {escape(went_on_to, quote=False)}"] if went_on_to else []
     return OriginMark(height, "<br>".join(lines))

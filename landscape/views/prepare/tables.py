@@ -10,6 +10,7 @@ import numpy as np
 
 from landscape.core.text import count_text, finite_or_none, number_text, percent_text, seconds_text
 from landscape.core.validation import counted
+from landscape.surface.derived import RISE
 from landscape.surface.record_entries import MARKS, Checks, CheckState
 from landscape.surface.record_parts import EngineChoice, Provenance, TrialRecord
 from landscape.surface.surface import Axis, ProjectedPath, Surface
@@ -53,6 +54,8 @@ def _at_origin(surface: Surface, observable: str, values: np.ndarray, error: np.
     """The value at the origin: the loss is evaluated there always, other observables if the grid has a point there."""
     if observable == "loss" and words.origin_text(surface):
         return words.origin_text(surface)
+    if observable == RISE:
+        return "0"  # by its definition
     origin = origin_index(surface)
     return "no grid point there" if origin is None else _value(values, error, origin)
 

@@ -253,7 +253,7 @@ def _minimum_words(surface: Surface, found: Topology, pair: PersistencePair, bas
     lines = [
         f"<b>{name}</b>",
         _place_text(basin.minimum.place),
-        f"{_title(found.observable)} {number_text(pair.birth, 5)}",
+        f"{_title(found.observable)} {_value_text(surface, found.observable, pair.birth, pair.extremum)}",
         _persistence_text(surface, pair),
         f"basin: {percent_text(basin.share)} of the points",
     ]
@@ -269,7 +269,7 @@ def _saddle_words(surface: Surface, observable: str, pair: PersistencePair, name
     lines = [
         f"<b>saddle of {name}</b>",
         _place_text(_place(surface, pair.saddle)),
-        f"{_title(observable)} {number_text(pair.death, 5)}",
+        f"{_title(observable)} {_value_text(surface, observable, pair.death, pair.saddle)}",
         f"{number_text(pair.persistence, 3)} above that minimum (its persistence)",
     ]
     return "<br>".join(lines)
@@ -279,6 +279,12 @@ def _persistence_text(surface: Surface, pair: PersistencePair) -> str:
     if pair.saddle is None:
         return "no way leads to a lower one"
     return f"persistence {number_text(pair.persistence, 3)}, saddle at {_place_text(_place(surface, pair.saddle))}"
+
+
+def _value_text(surface: Surface, observable: str, value: float, index: Sequence[int]) -> str:
+    """The value at a point with its error, as captions have it; the value alone between points that were evaluated."""
+    error = where_evaluated(surface, standard_error(surface, observable))
+    return wording.value_with_error(value, math.nan if error is None else float(error[tuple(index)]))
 
 
 def _title(observable: str) -> str:
@@ -309,7 +315,8 @@ def _bars(surface: Surface, found: Topology) -> Bars:
 def _bar_words(surface: Surface, observable: str, pair: PersistencePair) -> str:
     """The pointer's text for a bar."""
     lines = [
-        f"{_title(observable)} {number_text(pair.birth, 5)} at {_place_text(_place(surface, pair.extremum))}",
+        f"{_title(observable)} {_value_text(surface, observable, pair.birth, pair.extremum)} at "
+        + _place_text(_place(surface, pair.extremum)),
         _persistence_text(surface, pair),
     ]
     return "<br>".join(lines)

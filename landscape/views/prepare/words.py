@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -151,7 +152,8 @@ def _ends_there(axis: Axis, found: FoundAxis) -> bool:
 
 # ----------------------------------------------------------------------------------------------------
 
-TITLE_LETTERS = 38  # of an axis title, to fit beside a plot of one column of a paper
+SMALLEST = 0.7  # of its font, to which the title of an axis shrinks before it loses words
+PARENTHESES = re.compile(r" \([^()]*\)")
 
 
 def axis_title(axis: Axis) -> str:
@@ -177,26 +179,36 @@ def short_axis_title(axis: Axis) -> str:
         return axis.name
     share = percent_text(axis.record.explained_variance)
     if kind in ("towards", "plane"):
-        whole = label.removeprefix("from ").replace(" towards ", " to ")
-        wordings = (whole, whole.replace(" (0)", "").replace(" (1)", ""), "")  # the caption has it in full
-        label = next(words for words in wordings if len(f"{axis.name}: {words}") <= TITLE_LETTERS or not words)
+        label = label.removeprefix("from ").replace(" towards ", " to ")
     elif kind == "pca":
         label = label.partition(" of ")[0].replace("principal component", "PC") + (f" ({share})" if share else "")
     else:
         label = label.partition(" (")[0].removesuffix(" of the Hessian")
-    return shortened(f"{axis.name}: {label}", TITLE_LETTERS) if label else axis.name
+    return f"{axis.name}: {label}" if label else axis.name
 
 
-def in_fewer_words(title: str, most: int) -> str:
-    """A title of at most `most` characters: shortened, then cut off.
+def fitting_title(title: str, most: int) -> tuple[str, float]:
+    """The words of an axis title that fit in one line, and the share of its font's size at which they do.
 
-    >>> [in_fewer_words("alpha: PC 1 (81.7 %)", most) for most in (20, 12, 6)]
-    ['alpha: PC 1 (81.7 %)', 'alpha: PC 1', 'alpha']
+    They are never cut off: a long title becomes smaller, then loses what is in parentheses, then all but the name of
+    the axis. The caption has it in full.
+
+    Args:
+        most: letters in one line at the whole size.
+
+    >>> [fitting_title("alpha: principal component 1 (81.7 %)", most)[0] for most in (40, 20, 12, 6)]
+    ['alpha: principal component 1 (81.7 %)', 'alpha: PC 1 (81.7 %)', 'alpha: PC 1', 'alpha']
+    >>> fitting_title("alpha: first eigenvector of the Hessian", 30), fitting_title("alpha: from one.pt to two.pt", 21)
+    (('alpha: first eigenvector', 1.0), ('alpha: from one.pt to two.pt', 0.75))
     """
-    for words in (title, title.partition(" (")[0], title.partition(":")[0]):
+    brief = title.replace("principal component", "PC").replace(" of the Hessian", "")
+    for words in (title, brief):
         if len(words) <= most:
-            return words
-    return shortened(title, most)
+            return words, 1.0
+    for words in (title, brief, PARENTHESES.sub("", brief)):
+        if SMALLEST * len(words) <= most:
+            return words, min(1.0, most / len(words))
+    return brief.partition(":")[0], 1.0
 
 
 def shortened(text: str, most: int) -> str:
@@ -431,12 +443,36 @@ def value_with_error(value: float, error: float) -> str:
     if not (math.isfinite(value) and math.isfinite(twice)) or twice <= 0:
         text = number_text(value, 5)
         return f"{text} ± {number_text(twice, 2)} (2 s.e.)" if math.isfinite(twice) else text
-    of_value, of_error = (
-        int(f"{abs(number):.{places}e}".partition("e")[2]) for number, places in ((value, 4), (twice, 1))
-    )
-    digits = max(1, min(of_value - of_error + 2, 15), of_value + 1 if of_value < 6 else 1)  # 1234, not 1.2e3
+    digits, of_error = _digits(value, twice), _exponent(twice, 1)
     error_digits = max(2, of_error + 1 if of_error < 6 else 2)
     return f"{number_text(value, digits)} ± {number_text(twice, error_digits)} (2 s.e.)"
+
+
+def usual_digits(values: Floats, error: Floats | None, most: int) -> int:
+    """The digits of most of these values down to the second one of two standard errors; `most` without errors.
+
+    For texts that plotly fills in, with one format for all points.
+
+    >>> usual_digits(np.array([0.88451, 0.5, 12.25]), np.array([0.0105, 0.006, 0.15]), 5)
+    3
+    """
+    if error is None:
+        return most
+    known = np.isfinite(values) & np.isfinite(error) & (values != 0) & (error > 0)
+    if not known.any():
+        return most
+    digits = np.floor(np.log10(np.abs(values[known]))) - np.floor(np.log10(2 * error[known])) + 2
+    return int(np.clip(np.median(digits), 3, most))
+
+
+def _digits(value: float, twice: float) -> int:
+    """The significant digits of a value down to the second one of two standard errors."""
+    of_value, of_error = _exponent(value, 4), _exponent(twice, 1)
+    return max(1, min(of_value - of_error + 2, 15), of_value + 1 if of_value < 6 else 1)  # 1234, not 1.2e3
+
+
+def _exponent(number: float, places: int) -> int:
+    return int(f"{abs(number):.{places}e}".partition("e")[2])
 
 
 # ----------------------------------------------------------------------------------------------------

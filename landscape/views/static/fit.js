@@ -1,6 +1,6 @@
 // Fits a figure of `draw` to its place on a page: its width, its theme. The report and the live page share it.
 
-const NARROW = 560; // pixels; in a narrower figure the colour bar is below the plot and titles are cut to their first words
+const NARROW = 560; // pixels; in a narrower figure the colour bar is below the plot and scenes name their axes alone
 
 function legendRows(data, width) {
   const names = data.filter(t => t.showlegend !== false && t.name).map(t => t.name.length * 5.9 + 48);
@@ -41,7 +41,6 @@ export function fit(figure, width, tallest) {
   if (narrow) {
     margin.l = flat ? 52 : 4;
     margin.r = flat ? 14 : 4;
-    if (flat) for (const key of ["xaxis", "yaxis"]) shorten(layout[key]);
     if (!flat) {
       for (const key of ["xaxis", "yaxis"]) shorten(layout.scene[key]);
       for (const key of "xyz") layout.scene.camera.eye[key] *= 1.15;
@@ -56,6 +55,7 @@ export function fit(figure, width, tallest) {
     const spare = inner - height * meta.plot[0] / meta.plot[1];
     margin.l += spare / 2; margin.r += spare / 2; inner -= spare;
   }
+  if (flat) { suit(layout.xaxis, inner); suit(layout.yaxis, height); }
   let below = narrow && flat ? 46 + (layout.sliders ? 74 : 0) : meta.below;
   if (narrow && bars.length) {
     for (const trace of bars) {
@@ -102,6 +102,15 @@ function apart(layout, width, height) {
     kept.push(step); spots.push(spot);
   }
   return [...layout.annotations.filter(a => a.name !== "step"), ...kept];
+}
+
+// A title that is too long for its axis gets smaller, down to 0.7; a longer one is the name alone: the caption has it whole.
+function suit(axis, room) {
+  const { text, font } = axis?.title || {};
+  if (!text) return;
+  const size = font?.size || 13, share = room / (0.55 * size * text.length);
+  if (share < 0.7) shorten(axis);
+  else axis.title = { ...axis.title, font: { ...font, size: size * Math.min(1, share) } };
 }
 
 function shorten(axis) {

@@ -56,10 +56,12 @@ def test_the_pointer_tells_value_persistence_saddle_and_basin(make: ModuleType) 
     first, second = found["2 minima above the noise"].hovertext
     assert first.split("<br>")[:2] == ["<b>minimum 1 of 2</b>", "alpha -0.5, beta 0"]
     assert "no way leads to a lower one" in first
-    assert second.split("<br>")[2:4] == ["loss 0.3", "persistence 0.16, saddle at alpha 0.1, beta 0"]
+    assert second.split("<br>")[2:4] == ["loss 0.3 ± 0.02 (2 s.e.)", "persistence 0.16, saddle at alpha 0.1, beta 0"]
     assert "of the points" in second
     (saddle,) = found["1 merge saddle"].hovertext
-    assert saddle.startswith("<b>saddle of minimum 2 of 2</b><br>alpha 0.1, beta 0<br>loss 0.46<br>0.16 above")
+    assert saddle.startswith(
+        "<b>saddle of minimum 2 of 2</b><br>alpha 0.1, beta 0<br>loss 0.46 ± 0.03 (2 s.e.)<br>0.16 above"
+    )
 
 
 def test_a_surface_has_its_marks_above_their_heights_on_either_scale(make: ModuleType) -> None:

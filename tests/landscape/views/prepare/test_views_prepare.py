@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from types import ModuleType
 
 import numpy as np
 import pytest
+import synthetic_surfaces
 
 from landscape.core.errors import JobError
 from landscape.surface.surface import Axis, Surface
+from landscape.views.draw.figure import figure
 from landscape.views.prepare.figure import prepare_figure, rectangles, square_states, suggests_log, thinned, why_empty
 from landscape.views.prepare.geometry import isolines, isosurface, refined
 from landscape.views.prepare.paths import place_labels, prepare_paths
 from landscape.views.prepare.tables import landscape_rows
-from landscape.views.prepare.words import short_axis_title
+from landscape.views.prepare.words import fitting_title, short_axis_title
 
 
 def test_a_non_square_grid_keeps_beta_in_rows_and_alpha_in_columns(make: ModuleType) -> None:
@@ -195,15 +198,39 @@ def test_labels_of_a_crowded_path_keep_apart() -> None:
     assert 5 < len(labels) < 60
 
 
-def test_the_title_of_an_axis_between_networks_is_whole_or_left_to_the_caption() -> None:
-    titles = []
-    for one, other in (
-        ("SGD epoch 16", "THOR epoch 16"),
-        ("the first of many trainings", "the last of many trainings"),
-    ):
-        axis = Axis("alpha", np.array([0.0, 1.0]), {"kind": "towards", "label": f"from {one} (0) towards {other} (1)"})
-        titles.append(short_axis_title(axis))
-    assert titles == ["alpha: SGD epoch 16 to THOR epoch 16", "alpha"]
+def test_the_title_of_an_axis_is_whole_smaller_or_left_to_the_caption_and_never_cut_off() -> None:
+    label = "from the first of many trainings (0) towards the last of many trainings (1)"
+    title = short_axis_title(Axis("alpha", np.array([0.0, 1.0]), {"kind": "towards", "label": label}))
+    whole = "alpha: the first of many trainings (0) to the last of many trainings (1)"
+    plain = "alpha: the first of many trainings to the last of many trainings"
+    assert [fitting_title(title, most) for most in (72, 54, 48, 40)] == [
+        (whole, 1.0), (whole, 0.75), (plain, 0.75), ("alpha", 1.0),
+    ]  # fmt: skip
+    file = {"kind": "file", "label": "direction from the-sharpest-direction-of-seed-12.safetensors (layer-normalised)"}
+    words = "alpha: direction from the-sharpest-direction-of-seed-12.safetensors"
+    wide, paper = (figure(labelled(file), "contour", width=width).layout.xaxis.title for width in (None, "3in"))
+    scene = figure(labelled(file), "surface").layout.scene.xaxis.title
+    assert wide.text == words
+    for title in (paper, scene):
+        assert title.text.count("<br>") == 1
+        assert title.text.replace("<br>", "" if "-<br>" in title.text else " ") == words
+    assert figure(labelled(file), width="2in").layout.xaxis.title.text == "alpha"
+
+
+def labelled(attributes: dict[str, str] | None) -> Surface:
+    """A plane whose first axis has this label."""
+    plane = synthetic_surfaces.quadratic()
+    alpha, beta = plane.axes
+    return plane if attributes is None else replace(plane, axes=(replace(alpha, attributes=attributes), beta))
+
+
+def test_the_pointer_has_as_many_digits_as_the_errors_allow(make: ModuleType) -> None:
+    plane = make.quadratic()
+    rough = replace(plane, observables=plane.observables | {"loss_stderr": 0.1 * plane.loss})
+    exact = replace(plane, observables={"loss": plane.loss})
+    digits = [figure(one, "contour").data[0].hovertemplate for one in (rough, exact)]
+    assert "loss %{customdata[0]:.3g}" in digits[0]
+    assert "loss %{customdata[0]:.5g}" in digits[1]
 
 
 def test_no_label_lies_on_the_star_of_the_last_snapshot() -> None:
