@@ -142,7 +142,7 @@ def _options_that_extend(
     held, returned = set(recorded.get("observables", [])), set(identity["observables"])
     if held < returned:
         options["observables"] = [word for name in sorted(returned - held) for word in ("--observable", name)]
-    if "coordinates" in differ and _is_wider(recorded.get("coordinates"), identity["coordinates"]):
+    if "coordinates" in differ and is_wider(recorded.get("coordinates"), identity["coordinates"]):
         ends = (as_written(end) for _, *ends in identity["coordinates"] for end in ends)
         options["coordinates"] = [f"--range={','.join(ends)}"]
     return options
@@ -154,21 +154,11 @@ def _kinds(directions: Any) -> list[Any]:
 
 
 def _remedy_of_less(stored: LandscapeStore, identity: Mapping[str, Any], differ: Collection[str]) -> str:
-    """What to write in a job that asks for less than the extended landscape holds; empty for other differences."""
-    recorded, fields = stored.identity.whole, dict[str, Any]()
-    has, asks = recorded.get("num_samples"), identity["num_samples"]
-    if "num_samples" in differ and isinstance(has, int) and has > asks:
-        fields["num_samples"] = has
-    before = recorded.get("coordinates")
-    if "coordinates" in differ and _is_wider(identity["coordinates"], before):
-        assert isinstance(before, list)
-        fields |= {"size": [size for size, *_ in before], "range": [ends for _, *ends in before]}
-    explained = {"num_samples", "samples"} if "num_samples" in fields else set()
-    explained |= {"coordinates"} if "size" in fields else set()
-    if not fields or set(differ) - explained:
+    """What to write in a job that asks for fewer samples than the landscape has; empty for other differences."""
+    has, asks = stored.identity.whole.get("num_samples"), identity["num_samples"]
+    if not isinstance(has, int) or has <= asks or set(differ) - {"num_samples", "samples"}:
         return ""
-    written = ", ".join(f"{name}: {value}" for name, value in fields.items())
-    return f"it holds more than the job asks for: write {written} in the job"
+    return f"it holds more than the job asks for: write num_samples: {has} in the job"
 
 
 def _remedy_of_more_snapshots(stored: LandscapeStore, identity: Mapping[str, Any], differ: Collection[str]) -> str:
@@ -220,7 +210,7 @@ def _has_more(before: Any, now: Any) -> bool:
     return both and all(number.isdecimal() and now.get(number) == digest for number, digest in before.items())
 
 
-def _is_wider(before: Any, now: Any) -> bool:
+def is_wider(before: Any, now: Any) -> bool:
     """Whether all axes reach at least as far as before, by whole steps of the same length."""
     if not isinstance(before, list) or not isinstance(now, list) or len(before) != len(now):
         return False

@@ -33,7 +33,7 @@ from landscape.compute.landscape_context import LandscapeContext, Weights, check
 from landscape.compute.plans import borrowed_plan, keeps_samples, plan_of, quantisation_of
 from landscape.compute.point_extras import convexity_of, eigenvalues_of, layers_of
 from landscape.compute.prepared import PreparedJob, PreparedLandscape, provenance
-from landscape.compute.recorded_job import JobRequest, asked_of
+from landscape.compute.recorded_job import JobRequest, as_extended, asked_of
 from landscape.compute.reused_values import Extension, extension_of, refinement_of
 from landscape.core.devices import device_here
 from landscape.core.errors import JobError
@@ -202,7 +202,7 @@ def prepare(
     if not reading:
         refuse_unwritable(run)
     here = torch.device("cpu") if job.device == "cpu" else device_here()
-    asked = asked_of(job)
+    job, asked = as_extended(job, asked_of(job))
     begun = set(landscape_names(run)) & {spec.name for spec in asked.landscapes}
     base = job.extends if job.level is None else job.landscapes[0].name  # a level is computed from its own landscape
     extended = None if base is None else LandscapeStore.open(run, base)

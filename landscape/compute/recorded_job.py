@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from landscape.compute.auto_range import with_found_range
 from landscape.compute.callback_place import Callback, find_callback, with_packed_names
+from landscape.compute.identity import coordinates_asked, is_wider
 from landscape.core.errors import JobError, LandscapeError, nearest, quoted
 from landscape.core.validation import AUTO, explain
 from landscape.job.job import CollectLandscape, Job
@@ -18,6 +22,9 @@ from landscape.job.reading import spec_as_computed
 from landscape.model.run_files import read_info
 from landscape.store.landscape import LandscapeStore
 from landscape.store.runs import landscape_names
+from landscape.surface.record import Record
+
+log = logging.getLogger("landscape")
 
 # ----------------------------------------------------------------------------------------------------
 # Landscapes of a job that are `like` one in its run on disk.
@@ -127,6 +134,74 @@ def _collected(run: str) -> CollectLandscape | None:
             f"run {quoted(run, 300)}: its run.json is damaged: {explain(error, CollectLandscape).splitlines()[0]}; "
             "restore it, or list landscapes in the job"
         ) from None
+
+
+# ----------------------------------------------------------------------------------------------------
+# A job from before its landscapes were extended: it takes the samples and the grids that its run has.
+
+
+def parts_of(job: Job) -> list[Job]:
+    """The job in parts of landscapes with equally many samples: itself, unless some have been extended alone."""
+    if job.extends is not None:
+        return [job]
+    groups = _by_samples(job, asked_of(job))
+    return [job] if len(groups) == 1 else [job.replace(landscapes=group) for group in groups.values()]
+
+
+def as_extended(job: Job, asked: JobRequest) -> tuple[Job, JobRequest]:
+    """The job and its request with the samples and the grids of landscapes that hold more; logs a line for each.
+
+    The origin, the directions and the first samples are compared later, as those of any landscape on disk. Of a job in
+    several `parts_of`, the first one is taken.
+    """
+    if job.extends is not None:
+        return job, asked
+    (number, group), *others = _by_samples(job, asked).items()
+    specs = []
+    for spec in group:
+        fields = _wider_fields(job.run_path, spec)
+        taken = ({"num_samples": number} if number != asked.num_samples else {}) | fields
+        if taken:
+            words = ", ".join(f"{name}: {json.dumps(value)}" for name, value in taken.items())
+            log.warning("landscape %r holds more than the job asks for, and is taken as it is: %s", spec.name, words)
+        specs.append(spec.model_copy(update=fields))
+    for more, left in others:
+        names = ", ".join(quoted(spec.name) for spec in left)
+        log.warning("landscape %s is left out here: it has %d samples, and the others %d", names, more, number)
+    if number != asked.num_samples:
+        job, asked = job.replace(num_samples=number), replace(asked, num_samples=number, at_most=False)
+    if tuple(specs) != asked.landscapes:
+        job = job.replace(landscapes=specs) if job.landscapes else job
+        asked = replace(asked, landscapes=tuple(specs))
+    return job, asked
+
+
+def _by_samples(job: Job, asked: JobRequest) -> dict[int, list[Landscape]]:
+    """The landscapes by the number of samples that they take; those with as many as the job asks for come first."""
+    groups: dict[int, list[Landscape]] = {asked.num_samples: []}
+    for spec in asked.landscapes:
+        store = LandscapeStore.find(job.run_path, spec.name)
+        number = asked.num_samples if store is None else _samples_of(store.record, asked.num_samples)
+        groups.setdefault(number, []).append(spec)
+    return {number: group for number, group in groups.items() if group}
+
+
+def _samples_of(record: Record, asked: int) -> int:
+    """The samples that the last job of a landscape asked for if these are more than `asked`, else `asked`."""
+    last = None if record.job is None else record.job.whole.get("num_samples")
+    has = None if record.identity is None else record.identity.num_samples
+    # The data may have had fewer than the last job asked for: then that number says nothing.
+    return last if isinstance(last, int) and has is not None and asked < last <= has else asked
+
+
+def _wider_fields(run: str, spec: Landscape) -> dict[str, Any]:
+    """The size and the range of the landscape on disk if it is the same grid over a wider range, else nothing."""
+    store = LandscapeStore.find(run, spec.name)
+    held = None if store is None or store.record.identity is None else store.record.identity.whole.get("coordinates")
+    wanted = coordinates_asked(with_found_range(spec, store))
+    if held == wanted or not isinstance(held, list) or not is_wider(wanted, held):
+        return {}
+    return {"size": tuple(size for size, *_ in held), "range": tuple((low, high) for _, low, high in held)}
 
 
 # ----------------------------------------------------------------------------------------------------

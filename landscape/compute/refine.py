@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from landscape.compute import serial
-from landscape.compute.recorded_job import job_of, recorded_fields
+from landscape.compute.recorded_job import job_of, parts_of, recorded_fields
 from landscape.core.grid import Floats, Index, tile_counts
 from landscape.core.progress import Observer
 from landscape.core.progress_display import show_progress
@@ -162,7 +162,8 @@ def with_levels(job: Job, compute: Callable[[Job], Run]) -> Run:
     Args:
         compute: computes one job; returns its run, opened for reading.
     """
-    opened = compute(job)
+    for part in parts_of(job):
+        opened = compute(part)
     asked = [] if job.extends is not None else [(spec.name, spec.refine) for spec in job.landscapes]
     for name, refine in asked:
         for level in _levels_of(job, name, refine):

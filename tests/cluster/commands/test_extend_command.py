@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.commands.planning import plan_job
 from landscape import open_run, run
 from landscape.core.lock import measuring_lock
 from landscape.job.reading import read_job
@@ -50,6 +51,13 @@ def test_the_same_command_again_has_nothing_to_do(place, call):
     assert (code, json.loads(out)["steps"]) == (0, [])
     assert call(place, "plane", "--samples", 24, "--plan")[1].endswith("nothing is left to do\n")
     assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
+
+
+def test_the_job_from_before_is_planned_with_what_its_run_has(place, call, write_job):
+    job = read_job(write_job(num_samples=12, batch_size=4))
+    assert call(place, "plane", "--samples", 24, "--serial")[0] == 0
+    planned = plan_job(job)
+    assert (planned["num_samples"], planned["landscapes"][0]["missing_points"]) == (24, 0)
 
 
 def test_a_measurement_that_goes_on_is_told(place, call):

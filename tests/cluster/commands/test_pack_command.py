@@ -12,7 +12,8 @@ import pytest
 from packed_scene import small_file
 
 import cluster
-from landscape import open_run, run
+from landscape import extend, open_run, run
+from landscape.compute.pack import pack
 from landscape.job.reading import read_job
 
 PROBLEM = """
@@ -69,6 +70,14 @@ def test_a_job_is_packed_and_run_where_its_code_is_not(folder, call):
     assert all(np.array_equal(values, packed.observables[name]) for name, values in source.observables.items())
     assert "no module" not in call("check", "runs/packed", "plane")[2]
     assert call("extend", "runs/packed", "plane", "--range", "-2,2", "--serial")[0] == 0
+
+
+def test_a_job_from_before_an_extension_is_packed_with_what_its_run_has(folder, call):
+    write_problem(folder, "self.layer(inputs * 2)")
+    job = read_job("job.yaml")
+    extend(run(job).path, "plane", num_samples=30)
+    pack(job, "packed.landscape")
+    assert read_job("packed.landscape").num_samples == 30
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 from extended_scene import LANDSCAPE, compute, computed, problem_of
-from small_models import Quadratic, make_job, observe_quadratic, quadratic_samples, wandering, write_trajectory
+from small_models import (
+    Quadratic,
+    chunks_of,
+    make_job,
+    observe_quadratic,
+    quadratic_samples,
+    wandering,
+    write_trajectory,
+)
 from torch import Tensor
 
 from landscape import Job, Problem, extend, import_surface, open_run, run
 from landscape.compute.extend import More, wider_sizes
+from landscape.compute.prepare import prepare
 from landscape.core.errors import JobError, NotFoundError
 from landscape.core.grid import Grid
 from landscape.store.landscape import LandscapeStore
@@ -70,18 +79,55 @@ def test_an_imported_surface_is_refused_for_what_it_is(tmp_path):
     )
 
 
-def test_a_job_from_before_an_extension_is_told_what_to_write(tmp_path):
+def test_a_job_from_before_an_extension_takes_what_its_run_has_and_says_so(tmp_path, caplog):
     folder = computed(tmp_path)
     extend(folder, "a", num_samples=53, problem=problem)
-    assert "write num_samples: 53 in the job" in refusal(lambda: compute(folder, 20))
-    compute(folder, 53)
     extend(folder, "a", ranges=[(-2, 1), (-0.5, 1)], problem=problem)
-    told = refusal(lambda: compute(folder, 53))
-    assert "write size: [7, 4], range: [[-2.0, 1.0], [-0.5, 1.0]] in the job" in told
-    compute(folder, 53, {**LANDSCAPE, "size": [7, 4], "range": [[-2.0, 1.0], [-0.5, 1.0]]})
-    # More is asked for with the narrower range, or with another seed: what to write would not do.
-    assert "write" not in refusal(lambda: compute(folder, 20, {**LANDSCAPE, "size": [9, 4]}))
-    assert "write" not in refusal(lambda: compute(folder, 20, seed=4))
+    before = chunks_of(folder)
+    caplog.clear()
+    compute(folder)
+    told = "landscape 'a' holds more than the job asks for, and is taken as it is: "
+    grid = "size: [7, 4], range: [[-2.0, 1.0], [-0.5, 1.0]]"
+    assert caplog.messages == [f"{told}num_samples: 53, {grid}"]
+    caplog.clear()
+    compute(folder, 53)
+    assert caplog.messages == [f"{told}{grid}"]
+    # It mends what is damaged, also with the job from before.
+    chunk = folder / "landscapes.zarr" / "a" / "loss" / "c" / "0" / "0"
+    chunk.write_bytes(chunk.read_bytes()[:-1])
+    compute(folder)
+    assert chunks_of(folder) == before
+    # What is no part of what the run has is refused as ever.
+    assert "coordinates" in refusal(lambda: compute(folder, 20, {**LANDSCAPE, "size": [9, 4]}))
+    assert "seed 3 to 4" in refusal(lambda: compute(folder, 20, seed=4))
+    assert "landscape extend" in refusal(lambda: compute(folder, 60))
+
+
+def test_a_job_of_several_landscapes_of_which_one_was_extended_keeps_both(tmp_path, caplog):
+    def both() -> Job:
+        return make_job(tmp_path, problem, [LANDSCAPE, {**LANDSCAPE, "name": "b"}], num_samples=20, batch_size=8)
+
+    run(both())
+    extend(tmp_path, "a", num_samples=53, problem=problem)
+    before = chunks_of(tmp_path), chunks_of(tmp_path, "b")
+    for name in "ab":
+        chunk = tmp_path / "landscapes.zarr" / name / "loss" / "c" / "0" / "0"
+        chunk.write_bytes(chunk.read_bytes()[:-1])
+    run(both())
+    assert (chunks_of(tmp_path), chunks_of(tmp_path, "b")) == before
+    caplog.clear()
+    prepared = prepare(both())
+    assert [(each.name, prepared.samples.length) for each in prepared.landscapes] == [("b", 20)]
+    assert caplog.messages == ["landscape 'a' is left out here: it has 53 samples, and the others 20"]
+    extend(tmp_path, "b", num_samples=53, problem=problem)
+    assert [each.name for each in prepare(both()).landscapes] == ["a", "b"]
+
+
+def test_fewer_samples_than_the_data_had_are_refused(tmp_path):
+    run(make_job(tmp_path, problem, [LANDSCAPE]))
+    assert "write num_samples: 97 in the job" in refusal(
+        lambda: run(make_job(tmp_path, problem, [LANDSCAPE], num_samples=50))
+    )
 
 
 def test_the_command_that_is_named_is_one_that_extends(tmp_path):
