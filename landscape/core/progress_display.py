@@ -210,9 +210,10 @@ class ProgressDisplay:
         name = progress.landscape
         if name not in self._tasks:
             self._tasks[name] = self._bar.add_task(name, total=progress.points, note="")
-        rate = f"{progress.rate:.3g}/s, ETA {seconds_text(progress.eta)}" if progress.rate > 0 else ""
-        failed = f", {progress.given_up} given up" if progress.given_up else ""
-        self._bar.update(self._tasks[name], completed=progress.points_done, note=rate + failed)
+        notes = [f"{progress.rate:.3g}/s"] * (progress.rate > 0)
+        notes += [f"ETA {seconds_text(progress.eta)}"] * (progress.rate > 0 and progress.left > 0)
+        notes += [f"{progress.given_up} given up"] * (progress.given_up > 0)
+        self._bar.update(self._tasks[name], completed=progress.points_done, note=", ".join(notes))
         self._draw()
 
     def _line(self, progress: Progress) -> None:

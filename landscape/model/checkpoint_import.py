@@ -263,7 +263,7 @@ def import_checkpoints(
     return read_trajectory(run)
 
 
-def _held(run: str | Path, files: Sequence[Path], imported: Any, unit: Unit | None, order: Order) -> Trajectory | None:
+def _held(run: Place, files: Sequence[Path], imported: Any, unit: Unit | None, order: Order) -> Trajectory | None:
     """The trajectory of the run if it holds these checkpoints, under the numbers that they would get; else None.
 
     Args:
