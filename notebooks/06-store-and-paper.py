@@ -11,14 +11,24 @@
 
 # %%
 import xarray
+from matplotlib import pyplot
 
-from studies import paper, pictures
+from landscape import Job, run
+from studies import paper
 from studies import path_of_training as study
+from studies.settings import choose
 
 images = study.digits()
 print(images)
 network = study.lenets(images)[0]
-plane = study.planes(network)[study.WHOLE]
+epochs = study.intervals(study.LENET)[study.WHOLE]
+job = Job(
+    run=str(network.run),
+    problem=network.problem,
+    num_samples=choose(256, 32),
+    landscapes=[{"name": study.WHOLE, "trajectory": list(epochs), "origin": max(epochs), "size": choose(17, 5)}],
+)
+plane = run(job)[study.WHOLE]
 store = network.run / "landscapes.zarr"
 print(sorted(path.name for path in store.iterdir() if path.is_dir()))
 
@@ -65,13 +75,16 @@ print(
 # `landscape export RUN NAME --to pdf --preset column` writes the PDF. The same landscape twice, as on the page:
 
 # %%
-paper.printed(plane, "contour", preset="column")
+paper.printed(plane, plane.figure("contour", preset="column"))
 
 # %%
-paper.printed(plane, "topographic", preset="page", colour_scale="cividis")
+paper.printed(plane, plane.figure("topographic", preset="page", colour_scale="cividis"))
 
 # %% [markdown]
-# Who composes a figure with matplotlib draws on its axes, `surface.plot(axes, "contour")`:
+# Who composes a figure with matplotlib draws on its axes:
 
 # %%
-pictures.planes({"loss": plane}, kind="topographic")
+figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4))
+plane.plot(left, "topographic")
+plane.plot(right, "contour", observable="accuracy")
+figure.tight_layout()

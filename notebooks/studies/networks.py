@@ -85,7 +85,7 @@ class Network:
             run=str(self.run), problem=self.problem, num_samples=num_samples, **choose({}, QUICK),
             landscapes=[{"origin": "last", **landscape} for landscape in landscapes],
         )  # fmt: skip
-        computed = compute_job(job)
+        computed = compute_job(job, progress=False)  # a cell that asks for a number shows it alone
         return [computed[str(landscape["name"])] for landscape in landscapes]
 
     def mean_rise(self, distance: float, *, lines: int, num_samples: int) -> float:
