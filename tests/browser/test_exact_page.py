@@ -13,6 +13,8 @@ from fake_service import FakeService, fake_service, loss_at
 from playwright.sync_api import Browser
 from starlette.responses import JSONResponse
 
+from landscape.views.prepare.words import value_with_error
+
 pytestmark = pytest.mark.page
 
 PLANE = ".figure .plot .nsewdrag"
@@ -78,7 +80,7 @@ def test_a_click_anywhere_shows_the_exact_value(page: Look, service: FakeService
     assert beta == pytest.approx(-1.37, abs=0.02)
     words = page.page.locator(".exactly .answer").first.inner_text()
     assert words.startswith(
-        f"alpha {alpha:.6g}, beta {beta:.6g}; loss {loss_at(alpha, beta):.6g} ± 0.5 (2 s.e.); accuracy 0.5"
+        f"alpha {alpha:.6g}, beta {beta:.6g}; loss {value_with_error(loss_at(alpha, beta), 0.25)}; accuracy 0.5"
     )
     assert words.endswith("; computed now")
     assert page.page.evaluate(f"(([mark]) => [mark.x[0], mark.y[0]])({LAID})") == [alpha, beta]

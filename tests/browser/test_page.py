@@ -203,7 +203,9 @@ def test_the_pointer_shows_the_same_value_on_a_surface_as_beside_it(look: Look):
         place = [float(part.replace("\u2212", "-")) for part in label.groups()]
         reading = look.page.locator(".reading").inner_text()
         if f"alpha {place[0]:.4g}, beta {place[1]:.4g};" in reading:  # the sections follow in the next frame
-            assert f"; {place[2]:.5g} ±" in reading
+            beside = re.search(r"; (\S+) ±", reading)  # with the digits that the point's own error allows
+            assert beside is not None
+            assert float(beside[1]) == pytest.approx(place[2], rel=0.05)
             shown.add(reading)
     assert len(shown) > 1
 
