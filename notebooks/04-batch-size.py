@@ -14,8 +14,10 @@
 # Here they are, each with a number over the seeds beside it.
 
 # %%
+from landscape import Job, run
 from studies import batch_size as study
 from studies import pictures
+from studies.settings import choose
 
 images = study.data()
 print(images)
@@ -33,7 +35,23 @@ for pair in pairs:
 # ## The line between both minima
 
 # %%
-lines = [study.between(pair) for pair in pairs]
+lines = []
+for small, large in pairs:
+    job = Job(
+        run=str(small.run),
+        problem=small.problem,
+        num_samples=choose(256, 32),
+        landscapes=[
+            {
+                "name": "line-to-256",
+                "origin": "last",
+                "directions": [{"kind": "towards", "target": str(large.last)}],
+                "range": [-0.5, 1.5],
+                "size": choose(31, 9),
+            }
+        ],
+    )
+    lines.append(run(job)["line-to-256"])
 pictures.lines({"each seed": lines}, log=True, marks={"batch 64": 0, "batch 256": 1})
 
 # %%
@@ -45,7 +63,16 @@ pictures.lines({"each seed": lines}, observable="accuracy", marks={"batch 64": 0
 # Two random directions, each filter of which is as long as the filter that it moves. Both planes have the same directions, samples and contour lines.
 
 # %%
-pictures.planes({network.recipe.label: study.plane(network) for network in pairs[0]})
+planes = {}
+for network in pairs[0]:
+    job = Job(
+        run=str(network.run),
+        problem=network.problem,
+        num_samples=choose(256, 32),
+        landscapes=[{"name": "plane", "origin": "last", "range": [-1, 1], "size": choose(11, 5)}],
+    )
+    planes[network.recipe.label] = run(job)["plane"]
+pictures.planes(planes)
 
 # %%
 study.table(study.numbers(pairs))
@@ -56,21 +83,27 @@ study.table(study.numbers(pairs))
 # At 0 the network is untrained, at 1 it is trained. What the article draws is mostly what lies far outside both: there the loss grows as the weights do.
 
 # %%
-pictures.lines(
-    {network.recipe.label: study.from_initial(network) for network in pairs[0]},
-    log=True,
-    xlabel="alpha: 0 initial, 1 trained",
-)
+far, near = {}, {}
+for network in pairs[0]:
+    line = {"origin": "first", "directions": [{"kind": "towards", "target": "last"}]}
+    job = Job(
+        run=str(network.run),
+        problem=network.problem,
+        num_samples=choose(256, 32),
+        landscapes=[
+            {"name": "from-initial-20", "range": [-20, 20], "size": choose(41, 9), **line},
+            {"name": "from-initial-3", "range": [-3, 3], "size": choose(25, 9), **line},
+        ],
+    )
+    computed = run(job)
+    far[network.recipe.label], near[network.recipe.label] = computed["from-initial-20"], computed["from-initial-3"]
+pictures.lines(far, log=True, xlabel="alpha: 0 initial, 1 trained")
 
 # %% [markdown]
 # Between −1 and 3 the same line says more: how the loss falls from the initial weights to the trained ones, and how far it goes on being low behind them.
 
 # %%
-pictures.lines(
-    {network.recipe.label: study.from_initial(network, far=3) for network in pairs[0]},
-    log=True,
-    marks={"initial": 0, "trained": 1},
-)
+pictures.lines(near, log=True, marks={"initial": 0, "trained": 1})
 
 # %% [markdown]
 # ## What was found

@@ -25,7 +25,6 @@ STUDY = "batch-size"
 BATCHES = (64, 256)
 DISTANCE = 0.5  # along lines, in the length of each filter
 NEARBY = 0.1  # nats
-FAR = 20.0  # how far the article draws the line from the initial weights, in its own length
 
 Pairs = Sequence[tuple[Network, Network]]
 
@@ -49,32 +48,6 @@ def pairs(images: StudyData) -> list[tuple[Network, Network]]:
         options = {"epochs": epochs, "batch_size": min(batch, choose(batch, batch // 4)), "learning_rate": 0.02}
         sets.append(train(STUDY, Recipe(f"batch {batch}", build, images, options, [[0, 1, epochs]]), seeds()))
     return list(zip(*sets, strict=True))
-
-
-def between(pair: tuple[Network, Network]) -> Surface:
-    """The line from the minimum of batch 64, at 0, to that of batch 256, at 1."""
-    first, second = pair
-    wanted = {
-        "name": "line-to-256", "directions": [{"kind": "towards", "target": str(second.last)}], "range": [-0.5, 1.5],
-        "size": choose(31, 9),
-    }  # fmt: skip
-    return first.landscapes(wanted, num_samples=choose(256, 32))[0]
-
-
-def plane(network: Network) -> Surface:
-    """The plane of two random, filter-normalised directions around a network; the same for all."""
-    wanted = {"name": "plane", "size": choose(11, 5), "range": [-1, 1]}
-    return network.landscapes(wanted, num_samples=choose(256, 32))[0]
-
-
-def from_initial(network: Network, *, far: float = FAR) -> Surface:
-    """The line from the initial weights, at 0, through the trained ones, at 1, to `far` times as far on both sides."""
-    name = f"from-initial-{far:g}"
-    wanted = {
-        "name": name, "origin": "first", "directions": [{"kind": "towards", "target": "last"}], "range": [-far, far],
-        "size": choose(41 if far == FAR else 25, 9),
-    }  # fmt: skip
-    return network.landscapes(wanted, num_samples=choose(256, 32))[0]
 
 
 def rise(network: Network) -> float:
