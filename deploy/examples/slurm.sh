@@ -92,6 +92,7 @@ srun --overlap --nodes=1 --ntasks=1 --cpus-per-task=8 --exclude="$SLURMD_NODENAM
     bash -c "join $ip:$port" &
 workers=$!
 
+export LANDSCAPE_SENT_FROM=laptop:/home/me/examples
 landscape run deploy/examples/job.yaml --run /runs/digits --workers 8 --num-gpus 1 --address "$ip:$port" &
 driver=$!
 [ "$requeue" = 0 ] || kill -TERM "$driver"
