@@ -79,7 +79,7 @@ def find_callback(
         from_there = f"{quoted(provenance.sent_from)}, where the job was sent from"
         _tell(logging.INFO, f"the callback {quoted(reference)} is taken from {from_there}")
         return place
-    if problem is not None or _is_installed(reference):
+    if problem is not None or is_installed(reference):
         return CallbackPlace(reference, ran_in)
     if place := _packed_copy(run, store, reference):
         return place
@@ -102,7 +102,7 @@ def _place_in(reference: str, folder: Path, packed_job: bool) -> CallbackPlace |
     return CallbackPlace(reference, folder) if files and all((folder / name).exists() for name in files) else None
 
 
-def _is_installed(reference: str) -> bool:
+def is_installed(reference: str) -> bool:
     """Whether the callback's module or package can be imported from anywhere else."""
     if names_a_file(reference) or names_onnx(reference):
         return False

@@ -455,11 +455,10 @@ def prepare_networks(surface: Surface, drawn: Floats, paths: Sequence[DrawnPath]
     if kind is not None and places.shape[1] == 3:
         curve = curve_places(kind, places.T, np.linspace(0, 1, CURVE_POINTS)).T
     losses = network_losses(surface)
-    digits = words.usual_digits(losses, np.full(losses.shape, surface.origin_loss_stderr), 4)  # of the same samples
     hover = tuple(
         f"<b>{escape(network.name, quote=False)}</b><br>"
         + ", ".join(f"{axis.name} {number_text(float(at), 4)}" for axis, at in zip(surface.axes, place, strict=True))
-        + (f"<br>loss {number_text(loss, digits)}" if np.isfinite(loss) else "")
+        + (f"<br>loss {number_text(loss)}" if np.isfinite(loss) else "")
         for network, place, loss in zip(known[0], places.T, losses, strict=True)
     )
     names = tuple(shortened(network.name, NAME_LETTERS) for network in known[0])

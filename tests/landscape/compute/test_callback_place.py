@@ -210,7 +210,7 @@ def test_what_the_job_names_is_found_in_the_copy_under_its_name_there(tmp_path, 
     assert not [name for name in members_of(file) if name.startswith("trajectory/")]
     shutil.rmtree(folder)
     shutil.rmtree(tmp_path / "other")
-    monkeypatch.setattr("landscape.compute.callback_place._is_installed", lambda reference: False)
+    monkeypatch.setattr("landscape.compute.callback_place.is_installed", lambda reference: False)
     for name in ("line", "file", "other", "paths"):
         store = LandscapeStore.open(tmp_path / "run", name)
         job = recorded_job(str(tmp_path / "run"), store)
@@ -225,7 +225,7 @@ def test_the_copy_of_a_run_in_an_object_store_is_fetched_and_removed_with_it(mon
         use(monkeypatch, endpoint)
         place = new_url()
         run(Job(run=place, problem=small_problem, num_samples=8, landscapes=[PLANE], packed_copy=True))
-        monkeypatch.setattr("landscape.compute.callback_place._is_installed", lambda reference: False)
+        monkeypatch.setattr("landscape.compute.callback_place.is_installed", lambda reference: False)
         store = LandscapeStore.open(place, "plane")
         job = recorded_job(place, store)
         assert Path(job.problem).is_file()

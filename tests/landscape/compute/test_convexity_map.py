@@ -311,7 +311,8 @@ def test_the_plan_shows_what_it_costs(tmp_path):
 def test_other_steps_are_another_map(tmp_path, computed):
     with pytest.raises(JobError, match=r"changed: convexity \(?.*steps"):
         run(network_job(computed, {**MAP, "convexity": {"steps": 5}}))
-    with pytest.raises(JobError, match=r"change it back, compute it anew after `.*`, or give it another name"):
+    anew = r"after `landscape rm .* map` \(`landscape.remove_landscape`\)"
+    with pytest.raises(JobError, match=rf"change it back, compute it anew {anew}, or give it another name or run"):
         run(
             job_of(
                 computed, Problem.supervised(mlp((5, 6, 4)), labelled(30), nn.CrossEntropyLoss(), []), num_samples=30

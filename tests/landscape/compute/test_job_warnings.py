@@ -27,7 +27,7 @@ from landscape.model.parameters import norm
 from landscape.store.examination import has_constant_loss
 from landscape.store.landscape import LandscapeStore
 from landscape.views.prepare.figure import prepare_figure
-from landscape.views.prepare.words import caption
+from landscape.views.prepare.words import caption, value_with_error
 
 SPEC = {"name": "mine", "size": 3}
 
@@ -164,7 +164,8 @@ def test_an_adapter_that_is_not_trained_is_named_once_and_wherever_the_landscape
     assert sum(SAID in message for message in caplog.messages) == 1, "nothing was computed the second time"
     status = run_status(job.run_path)
     assert status["landscapes"][0]["constant"] is True
-    assert f"the same loss {surface.loss[0, 0]:.4g} at all points" in status_text(status)
+    same = value_with_error(surface.loss[0, 0], surface.stderr()[0, 0])
+    assert f"the same loss {same} at all points" in status_text(status)
     [told] = [
         part for part in caption(surface, "loss") if part.startswith("The same loss at all points shown: nothing ")
     ]

@@ -130,7 +130,7 @@ def test_a_store_that_does_not_answer_is_told_of_once_and_when_it_answers_again(
     monkeypatch.setattr(store_watch, "SILENT_SECONDS", 0.3)
     monkeypatch.setattr(store_watch, "LOOK_SECONDS", 0.05)
     with Trouble(endpoint, silence=0.2).running() as trouble:
-        use(monkeypatch, trouble.endpoint, LANDSCAPE_STORE_TIMEOUT="0.1")
+        use(monkeypatch, trouble.endpoint, LANDSCAPE_STORE_TIMEOUT="0.1", LANDSCAPE_STORE_RETRY="20")
         folder = open_folder(place)
         folder.write("a", b"1")
         assert not caplog.messages, "it has answered"
@@ -144,7 +144,7 @@ def test_a_store_that_does_not_answer_is_told_of_once_and_when_it_answers_again(
         assert folder.read("a") == b"2"
     bucket = "/".join(place.split("/")[:3])
     silent, back = caplog.messages
-    assert re.fullmatch(f"store '{bucket}' has not answered for 0 s; it is asked again for 180 s", silent)
+    assert re.fullmatch(f"store '{bucket}' has not answered for 0 s; it is asked again for 20 s", silent)
     assert re.fullmatch(rf"store '{bucket}' answers again, after \d+ s", back)
 
 
