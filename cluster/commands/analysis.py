@@ -18,6 +18,7 @@ from cluster.commands.output import (
     WorkerOptions,
     Workers,
     read_bound_job,
+    requested_landscapes,
     show,
 )
 from cluster.runtime.console import align, divert_stdout
@@ -29,7 +30,6 @@ from landscape.core.errors import (
     PARTIAL,
     JobError,
     LandscapeError,
-    NotFoundError,
     message_of,
     quoted,
 )
@@ -212,9 +212,7 @@ def check(
 
     opened = open_run(run)
     bind(run=opened.path)
-    names = list(opened) if name is None else [name]
-    if not names:
-        raise NotFoundError(f"run {quoted(opened.path, 300)} holds no landscape; `landscape run JOB` computes one")
+    names = requested_landscapes(opened, name)
     results = check_all(opened.path, names, deep=deep, callback=callback, who=who)
     landscapes = [
         {"name": landscape, "verdict": checks.verdict, "judged": not checks.not_judged, **plain(checks)}

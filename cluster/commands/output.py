@@ -30,6 +30,7 @@ from landscape.core.errors import (
     PARTIAL,
     JobError,
     LandscapeError,
+    NotFoundError,
     few_lines,
     message_of,
     one_line,
@@ -50,6 +51,17 @@ Json = Annotated[bool, Parameter(negative="", help="Print one JSON document inst
 def show(data: Any, as_json: bool, text: str) -> None:
     """Print the result of a command to stdout."""
     put(json_module.dumps(data, indent=1, default=str, allow_nan=False) if as_json else printable(text))
+
+
+def requested_landscapes(run: Run, name: str | None) -> list[str]:
+    """The landscape that a command names, else all of the run.
+
+    Raises:
+        NotFoundError: the run holds none.
+    """
+    if name is None and not len(run):
+        raise NotFoundError(f"run {quoted(run.path, 300)} holds no landscape; `landscape run JOB` computes one")
+    return list(run) if name is None else [name]
 
 
 def read_bound_job(path: Path, **overrides: Any) -> Job:

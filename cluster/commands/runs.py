@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from cluster.commands.output import ANYONE, AS_RECORDED, Callback, JobRunner, Json, Workers, show, with_tables
+from cluster.commands.output import (
+    ANYONE,
+    AS_RECORDED,
+    Callback,
+    JobRunner,
+    Json,
+    Workers,
+    requested_landscapes,
+    show,
+    with_tables,
+)
 from cluster.runtime.console import align, divert_stdout
 from cluster.runtime.logs import write_remark
 from cluster.runtime.options import Duration, Flag, MaybeWhole, Words
@@ -218,10 +228,7 @@ def compact(run: str, name: str | None = None) -> int:
     from landscape.store.results import open_run
 
     opened, code = open_run(run), DONE
-    names = list(opened) if name is None else [name]
-    if not names:
-        raise NotFoundError(f"run {quoted(opened.path, 300)} holds no landscape; `landscape run JOB` computes one")
-    for one in names:
+    for one in requested_landscapes(opened, name):
         try:
             found = compact_landscape(opened.path, one)
         except JobError as error:
@@ -230,10 +237,9 @@ def compact(run: str, name: str | None = None) -> int:
             write_remark(str(error), "not compacted", landscape=one)
             code = PARTIAL
             continue
+        fewer = found.files < found.files_before
         did = (
-            f"{found.files_before} files are {found.files} now"
-            if found.files < found.files_before
-            else (f"{found.files} files, no fewer to be had")
+            f"{found.files_before} files are {found.files} now" if fewer else f"{found.files} files, no fewer to be had"
         )
         write_remark(f"{flat(one)}: {did}", "compacted", landscape=one)
     return code

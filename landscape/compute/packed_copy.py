@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import logging
 import shutil
-import tempfile
-from pathlib import Path
 
 from landscape.compute.callback_place import manifest_digest
 from landscape.compute.pack import PackResult, pack_prepared
 from landscape.compute.prepared import PreparedJob
 from landscape.core.errors import Interrupted, JobError, message_of
+from landscape.core.files import temporary_folder
 from landscape.core.folders import open_folder
 from landscape.core.progress import stage
 from landscape.core.system import sent_from
@@ -66,8 +65,8 @@ def _keep(prepared: PreparedJob, most: int | None) -> PackedCopyRecord:
     model = prepared.problem.model
     tensors = [*model.parameters(), *model.buffers()]
     _refuse_large(sum(tensor.nbytes for tensor in tensors) + prepared.samples.nbytes, most)
-    with tempfile.TemporaryDirectory(prefix="landscape-") as folder:
-        packed = pack_prepared(prepared, Path(folder) / f"problem{SUFFIX}", prepared.run)
+    with temporary_folder() as folder:
+        packed = pack_prepared(prepared, folder / f"problem{SUFFIX}", prepared.run)
         _refuse_large(packed.size, most)
         return _copy_into(prepared.run, packed)
 

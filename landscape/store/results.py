@@ -436,20 +436,25 @@ def remove_run(
     with writing(path), training_lock(path), measuring_lock(path):
         present = _removable_contents(path, parts)  # with the files of these locks
         _refuse_later(path, contents, present)
-        try:
-            for name in present.landscapes:
-                remove_stored(path, name)
-            _delete_files(open_folder(path), list(chain(*present.files.values())))
-        except StoreError:
-            raise
-        except OSError as error:
-            raise LandscapeError(
-                f"run: {quoted(path, 300)} is removed in part: {flat(error.strerror or str(error))}: "
-                f"{quoted(str(error.filename or path), 300)}; mend that, then give the same command again for the rest"
-            ) from error
+        _remove_contents(path, present)
     if not parts:
         _delete_empty_folders(path)
     return contents
+
+
+def _remove_contents(run: str, contents: RunContents) -> None:
+    """Remove landscapes, then files; a LandscapeError says where the disk refuses that in the middle."""
+    try:
+        for name in contents.landscapes:
+            remove_stored(run, name)
+        _delete_files(open_folder(run), list(chain(*contents.files.values())))
+    except StoreError:
+        raise
+    except OSError as error:
+        raise LandscapeError(
+            f"run: {quoted(run, 300)} is removed in part: {flat(error.strerror or str(error))}: "
+            f"{quoted(str(error.filename or run), 300)}; mend that, then give the same command again for the rest"
+        ) from error
 
 
 def _refuse_later(run: str, confirmed: RunContents, present: RunContents) -> None:
