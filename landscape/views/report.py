@@ -243,9 +243,9 @@ def render_report(runs: Sequence[ReportRun], title: str) -> str:
 
 
 def _lead(surfaces: Sequence[Surface]) -> str:
-    """The progress of the run: '3 landscapes: 2 complete, 1 interrupted; 1 702 of 2 101 points computed'.
+    """The progress of the run: '3 landscapes: 2 complete, 1 interrupted; 1 702 of 2 101 grid points computed'.
 
-    Counts points of grids, not of paths.
+    The points of paths, which `landscape status` counts too, are not among them.
     """
     if not surfaces:
         return "no landscapes"
@@ -256,7 +256,7 @@ def _lead(surfaces: Sequence[Surface]) -> str:
     counts = ", ".join(f"{states[state]} {state}" for state in STATES if states[state])
     counts = counts if len(states) > 1 else next(iter(states))
     computed = count_text(done) if done == points else f"{count_text(done)} of {count_text(points)}"
-    return f"{len(surfaces)} landscape{plural}: {counts}; {computed} points computed"
+    return f"{len(surfaces)} landscape{plural}: {counts}; {computed} grid points computed"
 
 
 def _section(surface: Surface, index: int, bundle: Bundle) -> str:

@@ -192,9 +192,9 @@ def test_the_head_counts_landscapes_by_state_and_points(make: ModuleType, tmp_pa
     holed = make.with_record(dataclasses.replace(whole, status=status), progress=progress)
     running = make.with_record(holed, progress=dataclasses.replace(progress, state="running"))
     assert lead() == "no landscapes"
-    assert lead(make.line(9)) == "1 landscape: complete; 9 points computed"
-    assert lead(whole, whole) == "2 landscapes: complete; 2\u202f400 points computed"
-    expected = "3 landscapes: 1 complete, 1 running, 1 partial; 3\u202f408 of 3\u202f600 points computed"
+    assert lead(make.line(9)) == "1 landscape: complete; 9 grid points computed"
+    assert lead(whole, whole) == "2 landscapes: complete; 2\u202f400 grid points computed"
+    expected = "3 landscapes: 1 complete, 1 running, 1 partial; 3\u202f408 of 3\u202f600 grid points computed"
     assert lead(holed, running, whole) == expected
     # A driver that was killed said last that it was running; nobody holds this run's lock.
     page = write_report(Run(minimum=running), tmp_path / "r.html").read_text(encoding="utf-8")

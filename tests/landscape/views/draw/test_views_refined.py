@@ -129,7 +129,7 @@ def test_tables_the_report_and_small_pictures_are_of_all_levels():
     count = str(int((surface.merged().interpolated == 0).sum()))
     assert (rows["points"], rows["points evaluated"], rows["done"]) == (("17 × 17",), (count,), ("100.0\u00a0%",))
     page = render_report([surface])
-    assert f"{count} points computed" in page
+    assert f"{count} grid points computed" in page
     assert "17 × 17 points" in page
     assert small_svg(surface) == small_svg(surface.merged()) != small_svg(replace(surface, levels=()))
     assert "17 × 17 points" in run_bundle({"a": surface})["text/html"]
