@@ -73,3 +73,15 @@ def check_workers(workers: int | None, name: str = "workers") -> int | None:
         return None if workers is None else between(1, MOST_WORKERS)(workers)
     except ValueError as error:
         raise JobError(f"{name}: {error}") from None
+
+
+def check_limit(workers: int | None, most: int | None, place: str = "max_workers") -> None:
+    """Refuse more workers than a limit; `place` is what sets it.
+
+    Raises:
+        JobError: more are asked for.
+    """
+    if workers is not None and most is not None and workers > most:
+        raise JobError(
+            f"workers: must be at most the {most} of {place}, not {workers}; ask for fewer, or give --max-workers"
+        )

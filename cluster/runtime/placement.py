@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from cluster.runtime.options import check_limit
 from landscape.core.errors import JobError, quoted
 
 
@@ -118,11 +119,7 @@ def placement(job: ResourceRequest, workers: int | None, has: Supply) -> Placeme
     if not has.grows:
         _refuse_impossible(wanted, has)
     number = workers or job.workers
-    if number is not None and wanted.most is not None and number > wanted.most:
-        place = "max_workers" if job.max_workers else MAX_WORKERS
-        raise JobError(
-            f"workers: must be at most the {wanted.most} of {place}, not {number}; ask for fewer, or give --max-workers"
-        )
+    check_limit(number, wanted.most, "max_workers" if job.max_workers else MAX_WORKERS)
     return replace(wanted, workers=number or max(1, workers_that_fit(wanted, has)))
 
 

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from cluster.runtime.address import CONNECT_SECONDS, is_beyond, refuse_strangers, wrong_token
 from cluster.runtime.logs import LONGEST_LINE, in_environment, quieten, write_remark
-from cluster.runtime.options import Flag, MaybeWhole, Words, check_workers
+from cluster.runtime.options import Flag, MaybeWhole, Words, check_limit, check_workers
 from cluster.runtime.shipping import SentFiles, write_archive
 from cluster.submit.options import SubmitOptions, folder_listing, follow_to_end, tell_files, write_error
 from cluster.submit.submission import (
@@ -375,6 +375,7 @@ class RayTarget:
     def send(self, asked: SubmitOptions, job: Work, file: Path) -> int:
         """Send the job and follow its log, or with --dry-run print what would be sent; returns the exit code."""
         submission = replace(asked.submission(job, file, job.run_path), further=self.words)
+        check_limit(asked.workers, self.max_workers)
         listing = folder_listing(job, file, submission.run, asked.include or ())
         tell_files(listing, asked.dry_run)
         if asked.dry_run:

@@ -259,6 +259,9 @@ def test_a_limit_of_workers_and_custom_resources_reach_the_driver(write_job, sub
     wrong = submit(write_job(), "--worker-resources", "a100", "--dry-run", environment=tools)
     assert (wrong.code, wrong.out) == (2, "")
     assert "worker_resources: must have" in wrong.err
+    many = submit(write_job(), "--workers", 17, "--max-workers", 16, "--dry-run", environment=tools)
+    assert (many.code, many.out) == (2, "")
+    assert "workers: must be at most the 16 of max_workers, not 17" in many.err
 
 
 SETTINGS = [
