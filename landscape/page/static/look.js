@@ -48,7 +48,7 @@ export function apply(figure, look) {
   for (const trace of data) {
     const what = role(trace);
     // In an overlay each path keeps the colour of its landscape.
-    if ((what === "path" || what === "end") && trace.meta.item === undefined) paint(trace, look, what);
+    if (["path", "end", "path key"].includes(what) && trace.meta.item === undefined) paint(trace, look, what);
     if (what === "field" && look.opacity < 1 && (trace.type === "surface" || trace.type === "contour" || trace.type === "volume" || trace.type === "mesh3d"))
       trace.opacity = look.opacity;
     if (trace.type === "surface") {
@@ -69,7 +69,8 @@ function paint(trace, look, what) {
   const halo = (trace.line && trace.line.color === "#ffffff") || (what === "path" && trace.marker && trace.marker.color === "#ffffff");
   const named = trace.meta.path !== undefined; // with several runs, each has its own colour
   const wider = look.pathWidth / PATH.width;
-  if (trace.line && what === "path") {
+  if (what === "path key" && !trace.line) return; // an entry that several paths share
+  if (trace.line && what !== "end") {
     trace.line = { ...trace.line, width: halo ? look.pathWidth + 3 : (trace.line.width || 1) * wider };
     if (!halo && !named) trace.line.color = look.pathColour;
   }

@@ -137,6 +137,7 @@ def base_layout(data: FigureData, spec: FigureSpec, frame: Frame) -> dict[str, A
         "height": round(frame.height),
         "margin": {"l": left, "r": right, "t": top, "b": bottom, "pad": 0, "autoexpand": False},
         "legend": {
+            "tracegroupgap": 0,
             "orientation": "h",
             "x": 0,
             "xanchor": "left",

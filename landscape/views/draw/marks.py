@@ -487,16 +487,24 @@ def space_origin(data: FigureData, spec: FigureSpec, z: float) -> list[go.Scatte
         ends[k, :2, k] = -ARM * span, ARM * span
     points = ends.reshape(9, 3) + np.array([0.0, 0.0, z])
     lines = {theme: {"line": {"color": ink, "width": 4}} for theme, ink in INK.items()}
-    return [
-        go.Scatter3d(
-            x=points[:, 0],
-            y=points[:, 1],
-            z=points[:, 2],
-            mode="lines",
-            connectgaps=False,
-            name=data.origin.name,
-            hovertext=data.origin.hover,
-            hoverinfo="text",
-            **themed(lines, spec.theme, role="origin"),
-        )
-    ]
+    cross = {theme: {"marker": {"symbol": "cross", "size": 5, "color": ink}} for theme, ink in INK.items()}
+    mark = go.Scatter3d(
+        x=points[:, 0],
+        y=points[:, 1],
+        z=points[:, 2],
+        mode="lines",
+        connectgaps=False,
+        hovertext=data.origin.hover,
+        hoverinfo="text",
+        showlegend=False,
+        **themed(lines, spec.theme, role="origin"),
+    )
+    key = go.Scatter3d(
+        x=[None],
+        y=[None],
+        z=[None],
+        mode="markers",
+        showlegend=True,
+        **themed(cross, spec.theme, role="origin"),
+    )
+    return [trace.update(name=data.origin.name, legendgroup=data.origin.name) for trace in (mark, key)]

@@ -561,6 +561,6 @@ def _heights(field: FigureData, label: str, number: int, opacity: float) -> go.S
 def _surface_origins(data: OverlayData, spec: FigureSpec, span: float) -> list[go.Scatter3d]:
     """The origin on each surface, with one legend entry for all."""
     marks = [mark for field in data.fields for mark in space_origin(field, spec, origin_height(field) + LIFT * span)]
-    for mark in marks[1:]:
+    for mark in marks[2:]:  # of each surface the mark and its entry
         mark.update(showlegend=False)
     return [mark.update(legendgroup="origin") for mark in marks]

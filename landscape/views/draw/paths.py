@@ -247,17 +247,18 @@ def space_path(overlay: PathInSpace, spec: FigureSpec, shades: Shades) -> list[g
     path, height, line = overlay.path, overlay.height, overlay.line
     if not np.isfinite(height).any():
         return []
-    look = path_look(path.number, spec.path_colour)
+    look, group = path_look(path.number, spec.path_colour), {"legendgroup": text(path.name)}
+    drawn = {"color": look.colour, "width": spec.path_width * 2.4, "dash": look.dash}
+    quiet: dict[str, Any] = {"hoverinfo": "skip", "showlegend": False, **group}
     joined = go.Scatter3d(
         x=line[:, 0],
         y=line[:, 1],
         z=line[:, 2],
         mode="lines",
-        line={"color": look.colour, "width": spec.path_width * 2.4, "dash": look.dash},
-        hoverinfo="skip",
-        showlegend=False,
+        line=drawn,
         connectgaps=False,
         meta=role(path, "path"),
+        **quiet,
     )
     fills = own_colours(path, shades)
     spots = {"x": path.places[0], "y": path.places[1], "z": height, "mode": "markers", "meta": role(path, "path")}
@@ -270,12 +271,25 @@ def space_path(overlay: PathInSpace, spec: FigureSpec, shades: Shades) -> list[g
         "color": fills,
         "line": {"color": look.colour, "width": 2},
     }
+    key = go.Scatter3d(  # a trace without points: the line and its snapshots are two traces, and an entry shows one
+        x=[None],
+        y=[None],
+        z=[None],
+        mode="lines+markers",
+        line=drawn,
+        marker=marks | {"color": fills[:1]},
+        name=text(path.name),
+        meta=role(path, "path key"),
+        **group,
+    )
     meta = role(path, "path") | {"each": POINTS_OF_THREAD}
+    marked = quiet | {"hoverinfo": "text", "hovertext": list(path.hover)}
     return [
         joined,
-        *threads(overlay, look.colour, spec.path_width * (0.6 if dense else 1.4), meta=meta),
-        go.Scatter3d(marker=edges, hoverinfo="skip", showlegend=False, **spots),
-        go.Scatter3d(marker=marks, hovertext=list(path.hover), hoverinfo="text", name=text(path.name), **spots),
+        *threads(overlay, look.colour, spec.path_width * (0.6 if dense else 1.4), meta=meta, **group),
+        go.Scatter3d(marker=edges, **quiet, **spots),
+        go.Scatter3d(marker=marks, **marked, **spots),
+        key,
         *_space_ends(path, look, height, fills),
     ]
 

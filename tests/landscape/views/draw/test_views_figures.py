@@ -142,11 +142,21 @@ def test_the_caption_of_a_drawing_with_contour_lines_has_their_number(make: Modu
 )
 def test_the_origin_has_a_mark_of_its_own_in_every_kind(make: ModuleType, name: str, kind: str) -> None:
     surface = make.with_record(getattr(make, name)(), origin_loss=0.1)
-    marks = [trace for trace in traces(figure(surface, kind), "origin") if trace.showlegend is not False]
-    assert [mark.name for mark in marks] == ["origin"]
+    marks = [trace for trace in traces(figure(surface, kind), "origin") if trace.name == "origin"]
+    assert [mark.name for mark in marks if mark.showlegend is not False] == ["origin"]
     assert (np.nanmean(marks[0].x), np.nanmean(marks[0].y)) == pytest.approx((0, 0.1 if kind == "curve" else 0))
     if kind == "surface":
         assert np.nanmean(marks[0].z) == pytest.approx(0.1, abs=0.1)
+
+
+def test_entries_of_a_surface_look_like_what_they_name(make: ModuleType) -> None:
+    drawn = figure(make.quadratic(path=make.spiral()), "surface")
+    entries = {trace.name: trace for trace in drawn.data if trace.showlegend is not False and trace.name}
+    assert (entries["origin"].mode, entries["origin"].marker.symbol) == ("markers", "cross")
+    line = next(trace for trace in traces(drawn, "path") if trace.mode == "lines")
+    assert (entries["trajectory"].mode, entries["trajectory"].line) == ("lines+markers", line.line)
+    for name, role in (("origin", "origin"), ("trajectory", "path")):
+        assert {trace.legendgroup for trace in traces(drawn, role)} == {name}, "a click hides all of it"
 
 
 def test_only_the_slice_through_the_origin_marks_it(make: ModuleType) -> None:
