@@ -13,20 +13,23 @@
 # the path is on the plane at all?
 
 # %%
+from landscape import Job, run
 from studies import path_of_training as study
 from studies import pictures
+from studies.settings import choose
 
 images = {study.LENET: study.digits(), study.RESNET: study.photos()}
 print(*images.values(), sep="\n")
 print("seeds", *study.seeds())
 
 # %% [markdown]
-# Three networks of each kind are trained, which differ by their seed alone: its initial weights, and the order of its images.
+# Three networks of each kind are trained, which differ by their seed alone: its initial weights, and the order of its images. The recipe says how, and
+# at which epochs the weights are kept.
 
 # %%
 lenets, resnets = study.lenets(images[study.LENET]), study.resnets(images[study.RESNET])
-for network in [*lenets, *resnets]:
-    print(network)
+for networks in (lenets, resnets):
+    print(networks[0].recipe, *networks, sep="\n")
 
 # %%
 pictures.curves(
@@ -40,16 +43,35 @@ pictures.curves(
 )
 
 # %% [markdown]
+# ## The planes
+#
+# For each interval the two principal components of its snapshots, through the last of them. The ResNet has batch norm: its running statistics are those
+# of one snapshot, so that they are taken anew at each point (`recalibrate`).
+
+# %%
+planes = {}
+for label, networks in {study.LENET: lenets, study.RESNET: resnets}.items():
+    planes[label] = []
+    for network in networks:
+        job = Job(
+            run=str(network.run),
+            problem=network.problem,
+            num_samples=choose(256, 32),
+            batch_norm="eval" if label == study.LENET else "recalibrate",
+            landscapes=[
+                {"name": name, "trajectory": list(epochs), "origin": max(epochs), "size": choose(17, 5)}
+                for name, epochs in study.intervals(label).items()
+            ],
+        )
+        computed = run(job, progress=False)
+        planes[label].append({name: computed[name] for name in study.intervals(label)})
+
+# %% [markdown]
 # ## LeNet-5
 #
 # The planes of the first seed. The path begins at the ring and ends at the star.
 
 # %%
-planes = {
-    network.recipe.label: [study.planes(each) for each in of_one]
-    for of_one in (lenets, resnets)
-    for network in of_one[:1]
-}
 pictures.planes(planes[study.LENET][0], shared=False, across=2, wide=1.4)
 
 # %% [markdown]

@@ -12,16 +12,20 @@
 # compute.
 
 # %%
+import subprocess
+import sys
+
 import numpy as np
 
+from landscape import open_run, read_job, run
 from studies import local_cluster
-from landscape import read_job, run
 from studies import on_cluster as study
 from studies import pictures
 from studies.settings import SMALL, size
 
 print(study.data())
 job = study.write_job("killed")
+folder = job.parent / "run"
 print(job.read_text())
 
 # %% [markdown]
@@ -31,7 +35,9 @@ print(job.read_text())
 # says at any time how far it is, from Python as well:
 
 # %%
-driver = local_cluster.start(job, "--workers", study.WORKERS)
+command = [sys.executable, "-m", "cluster", "run", str(job), "--workers", str(study.WORKERS)]  # `landscape run …`
+with open(job.parent / "driver.log", "wb") as log:
+    driver = subprocess.Popen(command, stdout=log, stderr=log)
 watched = study.wait_for_points(job, study.FEW)
 print("points are there while the job runs:", watched >= study.FEW)
 print(local_cluster.status(job))
@@ -51,8 +57,9 @@ print("the job goes on:", study.wait_for_points(job, watched + study.MORE) > wat
 # The landscape stays as it is: each tile is committed whole, or is not there. What is there can be drawn, the rest is hatched.
 
 # %%
-print("exit code of the driver:", local_cluster.kill_driver(driver))
-stopped = study.surface(job)
+driver.kill()
+print("exit code of the driver:", driver.wait())
+stopped = open_run(folder)["plane"]
 pictures.planes({"as the killed driver left it": stopped})
 
 # %% [markdown]
@@ -63,7 +70,7 @@ pictures.planes({"as the killed driver left it": stopped})
 
 # %%
 undisturbed = study.write_job("undisturbed")
-first, second = (run(read_job(each))[study.NAME] for each in (job, undisturbed))
+first, second = (run(read_job(path), progress=False)["plane"] for path in (job, undisturbed))
 print("the same bits as undisturbed:", all(np.array_equal(first[name], second[name]) for name in first.observables))
 pictures.planes({"killed twice": first, "undisturbed": second})
 
@@ -85,7 +92,7 @@ if size() != SMALL:
         study.wait_for_points(sent, 2 * study.FEW)
         print(ray.command("cancel", name).strip())
         print("sent again as", ray.command("submit", sent, "--address", ray.address, "--workers", 2).strip())
-    third = study.surface(sent)
+    third = open_run(sent.parent / "run")["plane"]
     print("the same bits as undisturbed:", all(np.array_equal(third[name], second[name]) for name in third.observables))
 
 # %% [markdown]

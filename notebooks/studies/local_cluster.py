@@ -48,18 +48,8 @@ def command(*words: object) -> str:
 
 
 def _command(*words: object, environment: Mapping[str, str] | None) -> str:
-    ended = subprocess.run(_words(*words), env=environment, capture_output=True, text=True, check=False)
-    return ended.stdout
-
-
-def _words(*words: object) -> list[str]:
-    return [sys.executable, "-m", "cluster", *map(str, words)]
-
-
-def start(job: Path, *words: object) -> subprocess.Popen[bytes]:
-    """`landscape run` of a job, in the background; its log lies beside the job."""
-    with (job.parent / "driver.log").open("ab") as log:
-        return subprocess.Popen(_words("run", job, *words), stdout=log, stderr=log)
+    command = [sys.executable, "-m", "cluster", *map(str, words)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
 
 
 def status(job: Path) -> str:
@@ -78,12 +68,6 @@ def kill_a_worker(job: Path) -> bool:
             continue
         return True
     return False
-
-
-def kill_driver(driver: subprocess.Popen[bytes]) -> int:
-    """Kill the driver of a job, by SIGKILL; returns its exit code."""
-    driver.kill()
-    return driver.wait()
 
 
 @contextmanager

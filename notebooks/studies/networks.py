@@ -18,7 +18,6 @@ from landscape.model.snapshots import read_trajectory
 from landscape.problem.terms import Problem
 from landscape.recipes.training import Arrays, Settings, fit
 from landscape.store.results import Run, open_run
-from landscape.surface.surface import Surface
 from landscape.training.training import Training
 from studies.data import StudyData
 from studies.quantities import mean_rise
@@ -79,23 +78,18 @@ class Network:
         lines = [line for line in self.opened.history if line.get("loss") is not None and "step" in line]
         return np.array([line["step"] for line in lines], float), np.array([line["loss"] for line in lines], float)
 
-    def landscapes(self, *landscapes: Mapping[str, Any], num_samples: int) -> list[Surface]:
-        """Landscapes of this network, in the order in which they are asked for; computed unless they are kept."""
+    def mean_rise(self, distance: float, *, lines: int, num_samples: int) -> float:
+        """The mean rise at `distance` along so many random filter-normalised lines, computed unless they are kept."""
         job = Job(
             run=str(self.run), problem=self.problem, num_samples=num_samples, **choose({}, QUICK),
-            landscapes=[{"origin": "last", **landscape} for landscape in landscapes],
+            landscapes=[
+                {"name": f"line-{seed}", "origin": "last", "directions": [{"kind": "random", "seed": seed}], "size": 3,
+                 "range": [-distance, distance]}
+                for seed in range(1, lines + 1)
+            ],
         )  # fmt: skip
         computed = compute_job(job, progress=False)  # a cell that asks for a number shows it alone
-        return [computed[str(landscape["name"])] for landscape in landscapes]
-
-    def mean_rise(self, distance: float, *, lines: int, num_samples: int) -> float:
-        """The mean rise at `distance` along so many random filter-normalised lines."""
-        wanted = [
-            {"name": f"line-{seed}", "directions": [{"kind": "random", "seed": seed}], "size": 3,
-             "range": [-distance, distance]}
-            for seed in range(1, lines + 1)
-        ]  # fmt: skip
-        return mean_rise(self.landscapes(*wanted, num_samples=num_samples), distance)
+        return mean_rise([computed[landscape.name] for landscape in job.landscapes], distance)
 
 
 def train(study: str, recipe: Recipe, seeds: Sequence[int]) -> list[Network]:

@@ -193,15 +193,6 @@ def _over(values: Any) -> OverSeeds:
     return OverSeeds(tuple(float(value) for value in values))
 
 
-def paths(chosen: Sequence[Chosen]) -> Surface:
-    """The paths of the first seed's networks on the two principal components of all their snapshots together."""
-    networks = [each.networks[0] for each in chosen]
-    listed = [{"run": str(network.run.absolute()), "label": network.recipe.label} for network in networks]
-    return networks[0].landscapes(
-        {"name": "paths", "paths": listed, "size": choose(25, 5)}, num_samples=choose(256, 32)
-    )[0]
-
-
 def paths_table(plane: Surface) -> Table:
     """Where the paths begin and end, how far off the plane, and the losses there and at the projections."""
     assert plane.path is not None
@@ -211,13 +202,6 @@ def paths_table(plane: Surface) -> Table:
             words = (part.distance[at], part.loss[at], part.projected_loss[at])
             rows.append((f"{part.label}, {name}", *(f"{value:.3g}" for value in words)))
     return Table.of(("", "off the plane by", "loss", "loss drawn on the plane"), *rows)
-
-
-def plane(network: Network) -> Surface:
-    """The plane of two random, filter-normalised directions around a network; the same for all."""
-    return network.landscapes({"name": "plane", "size": choose(21, 5), "range": [-1, 1]}, num_samples=choose(256, 32))[
-        0
-    ]
 
 
 def rise(network: Network) -> float:

@@ -65,18 +65,6 @@ def intervals(label: str) -> Mapping[str, Sequence[int]]:
     )
 
 
-def planes(network: Network) -> dict[str, Surface]:
-    """The plane of each interval: the two principal components of its snapshots through the last, with their path."""
-    named = intervals(network.recipe.label)
-    side = choose(17 if network.recipe.label == LENET else 13, 5)
-    wanted = [
-        {"name": name, "trajectory": list(epochs), "origin": max(epochs), "size": side}
-        for name, epochs in named.items()
-    ]
-    count = choose(256, 32)
-    return dict(zip(named, network.landscapes(*wanted, num_samples=count), strict=True))
-
-
 def explained(plane: Surface) -> float:
     """The share of the variance of the snapshots that both axes of a plane explain together."""
     return sum(axis.record.explained_variance or 0.0 for axis in plane.axes)

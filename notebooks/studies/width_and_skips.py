@@ -81,20 +81,10 @@ def networks_of(images: StudyData, label: str) -> list[Network]:
     return train(STUDY, Recipe(label, build, images, options, [[0, epochs // 2, epochs]]), seeds())
 
 
-def plane(network: Network) -> Surface:
-    """The plane of two random, filter-normalised directions around a network; the same for all of its shape."""
-    wanted = {"name": "plane", "size": choose(13, 5), "range": [-1, 1]}
-    return network.landscapes(wanted, num_samples=choose(256, 32))[0]
-
-
-def around(trained: Sequence[Network]) -> Around:
-    """What surrounds the networks of one kind; lines and planes have the same seeds for all of them."""
-    wanted = [
-        {"name": f"line-{seed}", "directions": [{"kind": "random", "seed": seed}], "size": 5, "range": [-FAR, FAR]}
-        for seed in range(1, choose(9, 2))
-    ]
-    lines = [network.landscapes(*wanted, num_samples=choose(256, 32)) for network in trained]
-    planes = [plane(network) for network in trained]
+def around(trained: Sequence[Network], computed: Sequence[Mapping[str, Surface]]) -> Around:
+    """What surrounds the networks of one kind, by the landscapes of each: a plane, and lines from −0.5 to 0.5."""
+    planes = [landscapes["plane"] for landscapes in computed]
+    lines = [[line for line in landscapes.values() if len(line.axes) == 1] for landscapes in computed]
     return Around(
         trained[0].recipe.label,
         OverSeeds(tuple(network.accuracy for network in trained)),
