@@ -86,7 +86,7 @@ ALLOWED = {
     "meshio": {"landscape/views/"},
     "matplotlib": {"landscape/views/"},
     "cyclopts": {"cluster/runtime/options.py", "cluster/commands/", "cluster/submit/"},
-    "rich": {"landscape/core/progress_display.py"},
+    "rich": {"landscape/core/progress.py"},
     **{package: {"landscape/core/http.py", "landscape/page/", "cluster/serving/"} for package in SERVING},
 }
 

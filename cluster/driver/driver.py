@@ -43,8 +43,7 @@ from landscape.compute.tasks import (
 )
 from landscape.core.devices import keep_freed_memory
 from landscape.core.errors import Interrupted, JobError, StoreError, quoted
-from landscape.core.progress import Observer, stage
-from landscape.core.progress_display import show_progress
+from landscape.core.progress import Observer, show_progress, stage
 from landscape.evaluation.reference_loss import OwnLosses
 from landscape.evaluation.tuning.choices import Limits
 from landscape.job.job import Job

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from cluster.runtime.logs import as_json, write_remark
 from landscape.core.errors import ClusterUnreachableError, LandscapeError
-from landscape.core.progress_display import ProgressDisplay
+from landscape.core.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -27,8 +27,7 @@ from cluster.training.report import Report, TrainingResult, result_of
 from landscape.core.errors import Interrupted, JobError, LandscapeError, message_of, quoted
 from landscape.core.folders import open_folder
 from landscape.core.lock import training_lock
-from landscape.core.progress import stage
-from landscape.core.progress_display import is_watched
+from landscape.core.progress import is_watched, stage
 from landscape.core.text import digest as text_digest
 from landscape.model.run_files import (
     DONE,

@@ -18,8 +18,7 @@ import numpy as np
 from landscape.compute import serial
 from landscape.compute.recorded_job import job_of, parts_of, recorded_fields
 from landscape.core.grid import Floats, Index, tile_counts
-from landscape.core.progress import Observer
-from landscape.core.progress_display import show_progress
+from landscape.core.progress import Observer, show_progress
 from landscape.core.text import digest
 from landscape.core.validation import MAX_SIZE
 from landscape.evaluation.tuning.choices import Limits

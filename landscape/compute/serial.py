@@ -35,8 +35,7 @@ from landscape.compute.tasks import (
 )
 from landscape.core.errors import Interrupted, LandscapeError, StoreError, quoted
 from landscape.core.lock import run_lock
-from landscape.core.progress import PREPARING, Observer, stage
-from landscape.core.progress_display import show_progress
+from landscape.core.progress import PREPARING, Observer, show_progress, stage
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.tuning.choices import Limits
 from landscape.job.directions.base import Workers, in_this_process

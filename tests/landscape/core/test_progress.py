@@ -17,14 +17,12 @@ import cluster
 import execute
 import landscape
 from landscape.core.plan import Engine
-from landscape.core.progress import CHOOSING, stage
-from landscape.core.progress_display import ProgressDisplay
+from landscape.core.progress import CHOOSING, ProgressDisplay, stage
 from landscape.evaluation.tuning.choices import Candidate
 from landscape.evaluation.tuning.search import report_candidate
 
 IN_A_NOTEBOOK = """
-from landscape.core.progress import Progress, stage
-from landscape.core.progress_display import show_progress
+from landscape.core.progress import Progress, show_progress, stage
 
 with show_progress(None) as display:
     stage("finding the range")
