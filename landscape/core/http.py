@@ -25,7 +25,7 @@ import uvicorn
 
 from landscape.core.errors import JobError, LandscapeError, quoted
 from landscape.core.files import folder_of_user, open_plain, partial_path
-from landscape.core.folders import open_folder
+from landscape.core.folders import open_folder, real_place
 from landscape.core.system import is_alive
 
 LONGEST_HEADER = 8192
@@ -251,6 +251,11 @@ class Service:
     runs: tuple[ServedRun, ...]
     host: str = field(default_factory=socket.gethostname)
 
+    def versions(self, run: str | Path) -> list[ServedRun]:
+        """The versions that are this run, also where it was served by another name, as through a link."""
+        place = real_place(open_folder(run).name)
+        return [served for served in self.runs if real_place(served.run) == place]
+
 
 @contextlib.contextmanager
 def announce(service: Service) -> Iterator[None]:
@@ -280,8 +285,7 @@ def announce(service: Service) -> Iterator[None]:
 
 def services_of(run: str | Path) -> list[Service]:
     """The services of this user that answer for a run, the latest first."""
-    place = open_folder(run).name
-    return [service for service in services() if any(served.run == place for served in service.runs)]
+    return [service for service in services() if service.versions(run)]
 
 
 def services() -> list[Service]:

@@ -24,7 +24,6 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from landscape.core.errors import JobError, LandscapeError, few_lines
-from landscape.core.folders import open_folder
 from landscape.core.grid import Floats, axis_coordinates
 from landscape.core.http import Service, services_of
 from landscape.page.answers import to_json
@@ -69,16 +68,15 @@ def serve_command(run: str) -> str:
 
 def list_served(run: str) -> list[str]:
     """The landscapes of a run that a service answers for."""
-    place = open_folder(run).name
-    served = [version for service in services_of(run) for version in service.runs if version.run == place]
+    served = [version for service in services_of(run) for version in service.versions(run)]
     return sorted({name for version in served for name in version.landscapes})
 
 
 def find_services(run: str, landscape: str) -> list[Served]:
     """The services that answer for a landscape, the latest first, each by the last version of the run."""
-    place, found = open_folder(run).name, list[Served]()
+    found = list[Served]()
     for service in services_of(run):
-        versions = [version for version in service.runs if version.run == place and landscape in version.landscapes]
+        versions = [version for version in service.versions(run) if landscape in version.landscapes]
         if versions:
             found.append(Served(service, quote(versions[-1].address(landscape))))
     return found

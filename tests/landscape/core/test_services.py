@@ -29,6 +29,9 @@ def test_a_service_is_found_by_its_run_while_it_is_there(tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         assert services_of("other") == [make_service(other, port=8900)]
         assert not services_of(tmp_path)
+        one.mkdir()
+        (tmp_path / "link").symlink_to(one)
+        assert services_of("link") == [make_service(one)]
     assert services() == []
 
 
