@@ -24,6 +24,7 @@ from obstore.store import from_url
 from landscape.core.errors import JobError, StoreError, quoted
 from landscape.core.files import Folder, LineLog, R, T, temporary_folder
 from landscape.core.store_watch import watched
+from landscape.core.system import sent_from
 
 # ----------------------------------------------------------------------------------------------------
 # A log in an object store. Objects cannot be appended to, so the whole log is put again from time to time.
@@ -116,6 +117,11 @@ def store_error(name: str, error: BaseException, settings: Mapping[str, str]) ->
         reason, remedy = "there is no such bucket", "make it or name another"
     elif _ASKS_MACHINE.search(text):
         reason, remedy = "no credentials were found", f"set {variables}"
+        if sent_from() is not None:
+            remedy += (
+                " where the driver of a sent job has its environment from, which is not the shell that sent it: where "
+                "the Ray head is started, or in the Secret of --secret"
+            )
     elif kind in ("PermissionDeniedError", "UnauthenticatedError"):
         reason, remedy = f"access is refused ({reason})", f"mend {variables}, or what they are allowed to do"
     else:

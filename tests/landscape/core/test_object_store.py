@@ -22,7 +22,7 @@ from landscape.core import store_watch
 from landscape.core.errors import Interrupted, LandscapeError, StoreError
 from landscape.core.folders import open_folder, probe
 from landscape.core.lock import CARD, Lease, driver_alive, run_lock
-from landscape.core.object_store import ObjectLog
+from landscape.core.object_store import ObjectLog, store_error
 from landscape.model.history import read_history
 from landscape.model.snapshots import read_trajectory, write_snapshot
 from landscape.store.landscape import LandscapeStore
@@ -444,6 +444,16 @@ def test_settings_that_do_not_serve_are_named(place, monkeypatch, changes, error
         open_run(place)
     assert "secretword" not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_sent_job_without_credentials_is_told_where_its_driver_has_them_from(monkeypatch):
+    """Those of the shell that sent it are never sent, and may well be set there."""
+    asks_machine = ValueError("Error performing PUT http://169.254.169.254/latest/api/token: timed out")
+    here = str(store_error("s3://bucket/run", asks_machine, {}))
+    assert "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (profiles in ~/.aws are not read), then give" in here
+    monkeypatch.setenv("LANDSCAPE_SENT_FROM", "node-1:/home/me")
+    there = str(store_error("s3://bucket/run", asks_machine, {}))
+    assert "which is not the shell that sent it: where the Ray head is started, or in the Secret of --secret" in there
 
 
 @pytest.mark.long
