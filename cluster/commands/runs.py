@@ -381,7 +381,8 @@ def status(
         Also talk to a cluster that is not on this machine and asks for no token.
     exit_code
         End with 0 only where everything that was begun is complete: 4 where points are missing or given up or something
-        still runs, 1 where a training or a job failed, 5 where its cluster does not answer.
+        still runs, 1 where a training or a job failed, or the job's own code, 130 where it was cancelled on Ray, 5
+        where its cluster does not answer.
     """
     from cluster.commands.submit import code_of_job, job_status, job_status_text, names_a_job
     from cluster.runtime.status import code_of_run, is_readable, run_status, status_text
