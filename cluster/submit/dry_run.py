@@ -153,8 +153,8 @@ def compare(seen: LookReport, listing: SentFiles, run: str) -> list[str]:
         )
     if outside:
         warnings.append(
-            f"the job opens {_name_files(outside)}, beyond the folder that travels; copy it beside the job file, or "
-            "open it by its whole path on a disk that every node sees: a relative path leads elsewhere there"
+            f"the job opens {_name_files(outside)}, beyond the folder that travels: nothing to do where every node "
+            "sees it under its whole path and the callback opens it by that; else copy it beside the job file"
         )
     return warnings
 

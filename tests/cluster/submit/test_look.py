@@ -75,8 +75,8 @@ def test_what_the_callback_opens_elsewhere_is_warned_of_and_what_travels_is_not(
     assert "the job opens '.env', which never travels" in secret
     assert outside.startswith(f"the job opens '{tmp_path}/elsewhere/data.csv', '{tmp_path}/elsewhere/helper.py', ")
     assert outside.endswith(
-        "beyond the folder that travels; copy it beside the job file, or open it by its whole path on a disk that "
-        "every node sees: a relative path leads elsewhere there"
+        "beyond the folder that travels: nothing to do where every node sees it under its whole path and the callback "
+        "opens it by that; else copy it beside the job file"
     )
 
 
