@@ -64,7 +64,7 @@ from landscape.problem.randomness import look_for_randomness, randomness_warning
 from landscape.problem.selection import select_samples
 from landscape.problem.supervised import Observe, guessing_of, ordered_names
 from landscape.problem.terms import PointSets, Problem
-from landscape.problem.user_code import in_folder
+from landscape.problem.user_code import in_folder, told_if_slow
 from landscape.store.landscape import LandscapeStore
 from landscape.store.levels import grid_of_level
 from landscape.store.runs import landscape_names, refuse_unwritable
@@ -211,7 +211,8 @@ def prepare(
         borrowed = recorded_plan(extended)
     network = network_of(job, asked.landscapes)
     with in_folder(job.folder):
-        problem = load_problem(job.problem, job.folder, network)
+        with told_if_slow(job.problem):
+            problem = load_problem(job.problem, job.folder, network)
         refuse_other_precision(problem.model, job.precision)
         job, of_batch_norm = with_batch_norm(job, problem.model, asked.landscapes)
         chosen = select_samples(

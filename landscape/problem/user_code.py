@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import sys
 import sysconfig
 import tempfile
+import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +25,9 @@ TORCH = tuple(os.path.join(folder, "torch", "") for folder in INSTALLED)
 # An exception in a worker process of a DataLoader has the whole traceback as its message, after this line.
 IN_A_WORKER = "Original Traceback (most recent call last):"
 PLACE = re.compile(r'^ *File "([^"\n]+)", line (\d+)', re.MULTILINE)
+SLOW_SECONDS = 10.0  # of a callback, after which the user is told what is waited for
+
+log = logging.getLogger("landscape")
 
 
 @contextlib.contextmanager
@@ -47,6 +52,27 @@ def calling(subject: str, remedy: str = "") -> Iterator[None]:
         raise
     except (Exception, SystemExit, GeneratorExit) as cause:
         raise JobError(f"{subject} {in_words(cause)}{remedy and '; ' + remedy}") from cause
+
+
+@contextlib.contextmanager
+def told_if_slow(callback: object) -> Iterator[None]:
+    """Say once, while the block goes on, that this callback takes long: nothing else is said meanwhile."""
+    name = getattr(callback, "__name__", str(callback))
+
+    def tell() -> None:
+        text = (
+            f"problem: {name} has not returned for {SLOW_SECONDS:g} s; every command and every worker calls it, so let "
+            "it load weights rather than train them"
+        )
+        log.warning("%s", text, extra={"event": "callback-slow", "fields": {"cause": text}})
+
+    timer = threading.Timer(SLOW_SECONDS, tell)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class Exited(RuntimeError):

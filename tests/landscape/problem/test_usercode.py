@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 from small_models import make_job, observe_quadratic, quadratic_problem, quadratic_samples
 from torch.utils.data import DataLoader, Dataset
+from waiting import wait_for
 
 from landscape import JobError, Problem, run
+from landscape.compute.prepare import prepare
+from landscape.problem import user_code
 from landscape.problem.callback import load_problem
 from landscape.problem.selection import select_samples
 from landscape.problem.user_code import calling
@@ -46,6 +49,17 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     sys.modules.pop("raising", None)
+
+
+def test_a_callback_that_takes_long_is_named_while_it_runs(tmp_path, monkeypatch, caplog):
+    def slow() -> Problem:
+        wait_for(lambda: caplog.messages, "a word about the slow callback")
+        return quadratic_problem()
+
+    monkeypatch.setattr(user_code, "SLOW_SECONDS", 0.05)
+    prepare(make_job(tmp_path / "run", slow, [{"name": "a", "size": 3}], num_samples=4))
+    [said] = caplog.messages
+    assert said.startswith("problem: slow has not returned for 0.05 s; every command and every worker calls it")
 
 
 @pytest.mark.parametrize(("body", "words", "line"), RAISING.values(), ids=RAISING)
