@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from cluster.runtime.logs import write_remark
 from cluster.runtime.shipping import SECRET, THE_RUN, SentFiles, travelling_folder
 from landscape.core.errors import JobError, LandscapeError, StoreError, flat, message_of, one_line, quoted
 from landscape.core.files import temporary_folder
@@ -28,6 +29,7 @@ from landscape.job.job import Job
 from landscape.job.landscape import Landscape
 
 LOOK_SECONDS = 180.0
+QUIET_SECONDS = 10.0  # of a look, after which a line says that it goes on
 STORE_SECONDS = 30  # for an object store to list the run: a store that does not exist is tried for minutes
 MOST_NAMED = 3
 SENT_UNSEEN = "--no-look sends it unseen, where only the cluster has what it needs"
@@ -94,7 +96,11 @@ def _prepare_in_child(folder: Path, given: Mapping[str, object], words: Path) ->
             stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True,
         )  # fmt: skip
     try:
-        child.communicate(json.dumps(given).encode(), timeout=LOOK_SECONDS)
+        try:
+            child.communicate(json.dumps(given).encode(), timeout=QUIET_SECONDS)
+        except subprocess.TimeoutExpired:
+            write_remark(f"trying out the callback here, before anything is sent, for up to {LOOK_SECONDS:g} s", "look")
+            child.communicate(timeout=LOOK_SECONDS - QUIET_SECONDS)
     except subprocess.TimeoutExpired:
         return None
     finally:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 import landscape
+from cluster.submit import dry_run
 from cluster.submit.dry_run import OpenedFiles, compare, files_of_user, look, prepare_job
 from cluster.submit.options import folder_listing
 from landscape.core.errors import JobError
@@ -130,6 +131,15 @@ def test_a_callback_that_fails_is_refused_before_anything_is_sent(body, said, jo
     assert "--no-look sends it unseen" in str(refused.value)
     assert len(str(refused.value).splitlines()) <= 2
     assert not Path(job.run_path).exists(), "a look writes nothing"
+
+
+@pytest.mark.long
+def test_a_look_that_takes_long_says_so(job_of, monkeypatch, capsys):
+    monkeypatch.setattr(dry_run, "QUIET_SECONDS", 0.1)
+    job = job_of()
+    assert look(job, job.folder / "job.yaml", job.run_path).error == ""
+    said = capsys.readouterr().err
+    assert said == "trying out the callback here, before anything is sent, for up to 180 s\n"
 
 
 @pytest.fixture
