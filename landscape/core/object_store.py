@@ -118,10 +118,7 @@ def store_error(name: str, error: BaseException, settings: Mapping[str, str]) ->
     elif _ASKS_MACHINE.search(text):
         reason, remedy = "no credentials were found", f"set {variables}"
         if sent_from() is not None:
-            remedy += (
-                " where the driver of a sent job has its environment from, which is not the shell that sent it: where "
-                "the Ray head is started, or in the Secret of --secret"
-            )
+            remedy += " where the Ray head is started, or in the Secret of --secret: those of the shell are not sent"
     elif kind in ("PermissionDeniedError", "UnauthenticatedError"):
         reason, remedy = f"access is refused ({reason})", f"mend {variables}, or what they are allowed to do"
     else:

@@ -294,7 +294,12 @@ def main() -> int:
     given = parser.parse_args()
     data = Path(given.data).resolve() if given.data else None
     os.environ["PYTHONPATH"] = str(ROOT)
-    wrong = [line for source in given.pages or PICTURES for line in draw(source, data)]
+    wrong = []
+    for source in given.pages or PICTURES:
+        try:
+            wrong += draw(source, data)
+        except Exception as error:  # the other pages are drawn all the same
+            wrong.append(f"{source}: {type(error).__name__}: {error}")
     print("\n".join(wrong), file=sys.stderr)
     return 1 if wrong else 0
 

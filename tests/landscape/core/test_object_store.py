@@ -453,7 +453,7 @@ def test_a_sent_job_without_credentials_is_told_where_its_driver_has_them_from(m
     assert "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (profiles in ~/.aws are not read), then give" in here
     monkeypatch.setenv("LANDSCAPE_SENT_FROM", "node-1:/home/me")
     there = str(store_error("s3://bucket/run", asks_machine, {}))
-    assert "which is not the shell that sent it: where the Ray head is started, or in the Secret of --secret" in there
+    assert "where the Ray head is started, or in the Secret of --secret: those of the shell are not sent" in there
 
 
 @pytest.mark.long
