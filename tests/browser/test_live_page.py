@@ -209,8 +209,10 @@ def test_an_answer_that_is_older_than_the_news_does_not_undo_them(chromium: Brow
 
     with serving(one_plane) as address, Look.open(chromium, address) as look:
         look.until(f"{rows} === 1")
+        list_of_runs = look.page.url
+        look.page.goto("about:blank")  # the first page may be about to ask once more, which is not to be counted
         look.page.route("**/api/runs", answer_as_before_the_search)
-        look.page.reload()
+        look.page.goto(list_of_runs)
         wait_for(lambda: look.page.evaluate(rows) and held, "the second question")
         shutil.rmtree(one_plane / "net")
         look.until(f"{rows} === 0")
