@@ -29,6 +29,9 @@ SMOOTH, KINKED = 0.01, 0.05
 # those of a smooth loss differ by about the fourth derivative times h².
 SAME_AT_HALF = 1e-3
 ROUGH = 0.02  # Beyond it the kinks are so many that two steps may agree by chance.
+# Share of the curvature that its error is bounded by where a step is short enough to be preferred to longer ones: a
+# quarter of what a smooth loss is allowed.
+CERTAIN = SMOOTH / 4
 # Rounding of a mean of losses in float64, relative to the loss. A loss below 0.1 rounds as one of 0.1, since it is made
 # from larger numbers.
 ROUNDING, LEAST_LOSS = 4 * 2.2e-16, 0.1
@@ -65,6 +68,22 @@ class Differences:
         coarse, fine = (up - 2 * centre + down) / step**2, (half_up - 2 * centre + half_down) / half**2
         return cls(coarse, fine, (half_up - half_down) / step, ROUNDING * max(LEAST_LOSS, abs(centre)) / half**2)
 
+    @classmethod
+    def best(cls, at_steps: Sequence[Differences]) -> Differences:
+        """Those to compare with derivatives, of differences at ever shorter steps.
+
+        They are those of the shortest step whose curvature is certain; if none is, those with the smallest `doubt`. A
+        longer step may contain a kink and look sound: the differences at a step and at half of it are equal where the
+        kink lies at a third of the step.
+        """
+        certain = [differences for differences in at_steps if differences.is_certain]
+        return certain[-1] if certain else min(at_steps, key=lambda differences: differences.doubt)
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the error of the curvature is bounded by a small share of it."""
+        return self.doubt <= CERTAIN * abs(self.extrapolated)
+
     @property
     def extrapolated(self) -> float:
         """(4·fine − coarse)/3, without the error of order h² (Richardson)."""
@@ -82,7 +101,7 @@ class AlongAxis:
 
     Attributes:
         axis: the name of the axis.
-        differences: the differences of losses at the step with the smallest `doubt`.
+        differences: the differences of losses at the best step.
         curvature, slope: dᵀHd and g·d by derivatives.
         at_steps: the differences at every step.
     """
@@ -154,8 +173,7 @@ def along_axes(context: CheckContext) -> tuple[list[AlongAxis], str]:
     """Slope and curvature at the origin along each axis, and how the derivatives were computed.
 
     They are computed on the first few samples in float64. These suffice to see whether losses and derivatives are of
-    one function, and convolutions in float64 take twenty times as long on a CPU. Of all steps the one with the smallest
-    `doubt` counts.
+    one function, and convolutions in float64 take twenty times as long on a CPU. Of all steps the best one counts.
 
     Raises:
         JobError: the model has no derivatives, or does not compute in float64; or a direction is zero.
@@ -195,9 +213,8 @@ def along_axes(context: CheckContext) -> tuple[list[AlongAxis], str]:
         for step in axis_steps:
             around, losses = losses[:4], losses[4:]
             at_steps.append(Differences.around(around, centre, step))
-        best = min(at_steps, key=lambda differences: differences.doubt)
         name, curvature, slope = extra.landscape.grid.names[axis], float(products[axis]), float(slopes[axis])
-        along.append(AlongAxis(name, best, curvature, slope, at_steps))
+        along.append(AlongAxis(name, Differences.best(at_steps), curvature, slope, at_steps))
     return along, how
 
 

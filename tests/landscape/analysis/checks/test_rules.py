@@ -88,6 +88,26 @@ def test_derivatives_are_the_measure_of_a_cell_where_differences_are_theirs_at_e
     assert reason(2.0, best=2.0) == "losses and derivatives are not of one function"
 
 
+def test_a_kink_at_a_third_of_a_step_is_not_taken_for_curvature():
+    kink, steps = 1e-4, (3e-4, 3e-6, 3e-7)
+
+    def loss(x: float) -> float:
+        return 1.0 + 0.3 * x + x**2 / 2 + 1e-4 * max(0.0, x - kink)
+
+    at_steps = [
+        Differences.around([loss(factor * step) for factor in (1.0, -1.0, 0.5, -0.5)], loss(0.0), step)
+        for step in steps
+    ]
+    assert at_steps[0].coarse == pytest.approx(at_steps[0].fine, rel=1e-6)
+    assert at_steps[0].extrapolated == pytest.approx(1.0 + 1e-4 * 2 / (9 * kink), rel=1e-6)
+    best = Differences.best(at_steps)
+    assert best == at_steps[1]
+    assert judge_derivatives([AlongAxis("alpha", best, 1.0, 0.3, at_steps)], "derivatives", 8, 8).state == "holds"
+    wrong = AlongAxis("alpha", best, 1.1, 0.3, at_steps)
+    assert judge_derivatives([wrong], "derivatives", 8, 8).state == "fails"
+    assert Differences.best([replace(one, rounding=1.0) for one in at_steps]) == replace(at_steps[0], rounding=1.0)
+
+
 @pytest.mark.parametrize(
     ("step", "low_precision", "stands"), [(0.025, False, True), (5e-5, False, False), (0.025, True, False)]
 )
