@@ -56,7 +56,7 @@ PICTURES = {
     "docs/howto/quantise.md": {
         "quantise-bits.png": "pictures/*bits*.png",
         "quantise-steps.png": "pictures/*steps*.png",
-        "quantise-patch.png": "pictures/*patch*.png",
+        "quantise-patch.png": "pictures/*patch.png",
         "quantise-surface.png": "pictures/*surface*.png",
     },
     "docs/howto/samples.md": {"samples.png": "samples.png"},
