@@ -239,7 +239,7 @@ def draw_page(folder: Path) -> None:
             look.page.get_by_role("button", name="Fill this box").click()
             look.until("landscapePage.exact.patch?.done > 20")
             look.picture().save(folder / "part.png")
-            look.until("landscapePage.exact.patch?.state === 'whole'")
+            look.until("landscapePage.exact.patch?.state === 'whole'", seconds=600.0)  # 4,096 points
             look.picture().save(folder / "whole.png")
         chromium.close()
     put_side_by_side([folder / "part.png", folder / "whole.png"], folder / "docs/howto/serve-page.png")

@@ -98,12 +98,12 @@ class Look:
         """Go to a view with a state."""
         self.page.evaluate("fragment => { location.hash = fragment; }", f"#/{view}?{urlencode(state, doseq=True)}")
 
-    def until(self, condition: str, what: Any = None) -> None:
+    def until(self, condition: str, what: Any = None, seconds: float = 60.0) -> None:
         """Wait until an expression of the page is true, or a function of `what`.
 
         It is asked again and again from here: the page itself allows no text to be run as a script.
         """
-        wait_for(lambda: self.page.evaluate(condition, what), condition, 60.0)
+        wait_for(lambda: self.page.evaluate(condition, what), condition, seconds)
 
     def plotly(self, expression: str) -> Any:
         """What plotly says of the first figure: `plot` is its element."""
