@@ -149,15 +149,20 @@ def workers_that_fit(wanted: Placement, has: Supply) -> int:
 def _refuse_impossible(wanted: Placement, has: Supply) -> None:
     """Refuse a worker that needs more than any single node has."""
     options = {"GPU": "num_gpus", "CPU": "threads"}
-    for name, amount in wanted.asks:
-        if name == "CPU" and amount == 1:
-            continue  # the head may have no cores of its own, and others may join it
+    # One core is not asked for: the head may have no cores of its own, and others may join it.
+    asks = [(name, amount) for name, amount in wanted.asks if (name, amount) != ("CPU", 1)]
+    for name, amount in asks:
         if has.largest(name) >= amount:
             continue
         option = options.get(name, "worker_resources")
         raise JobError(
             f"{option}: a worker asks for {amount:g} {name}s, the cluster has {has.total(name):g}, on one node "
             f"{has.largest(name):g} at most; ask for less or add nodes"
+        )
+    if asks and not any(all(node.get(name, 0.0) >= amount for name, amount in asks) for node in has.nodes):
+        request = " and ".join(f"{amount:g} {name}" for name, amount in asks)
+        raise JobError(
+            f"worker_resources: a worker asks for {request}, and no node has them all; ask for less or add nodes"
         )
 
 

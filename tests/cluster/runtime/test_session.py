@@ -11,6 +11,7 @@ import textwrap
 import threading
 import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -87,6 +88,16 @@ def test_a_custom_resource_that_no_node_has_is_refused_by_its_name():
     with pytest.raises(JobError, match="worker_resources: a worker asks for 2 a100s, the cluster has 2, on one node 1"):
         placement(job, None, Supply(({"CPU": 8, "a100": 1}, {"CPU": 8, "a100": 1})))
     assert placement(job, None, Supply((), grows=True)).asks == (("CPU", 1), ("a100", 2))
+
+
+def test_resources_that_no_node_has_together_are_refused():
+    job = Job(**PLAIN, num_gpus=1, worker_resources={"licence": 1})
+    apart = Supply(({"CPU": 8, "GPU": 4}, {"CPU": 8, "licence": 2}))
+    words = "worker_resources: a worker asks for 1 GPU and 1 licence, and no node has them all"
+    with pytest.raises(JobError, match=words):
+        placement(job, None, apart)
+    assert placement(job, None, Supply((*apart.nodes, {"GPU": 1, "licence": 1}))).workers == 1
+    assert placement(job, 2, replace(apart, grows=True)).workers == 2
 
 
 @pytest.mark.parametrize(
