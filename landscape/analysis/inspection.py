@@ -16,7 +16,7 @@ from landscape.compute.point_extras import LayersAt
 from landscape.compute.prepare import prepare
 from landscape.compute.recorded_job import recorded_job
 from landscape.core.errors import JobError, flat, quoted
-from landscape.core.text import finite_or_none
+from landscape.core.text import finite_or_none, plus_minus
 from landscape.core.validation import is_number, refuse_too_far
 from landscape.evaluation.layers import LayersSeen
 from landscape.model.layer_rules import RULES, LayerFinding, Tensors, asked_rules
@@ -211,8 +211,7 @@ def inspection_text(found: Inspection) -> str:
 def _loss(found: Inspection) -> str:
     if not math.isfinite(found.loss):
         return "loss not finite"
-    error = f" ± {_number(2 * found.stderr)} (2 s.e.)" if math.isfinite(found.stderr) else ""
-    return f"loss {_number(found.loss)}{error}"
+    return f"loss {plus_minus(found.loss, found.stderr)}{' (2 s.e.)' if math.isfinite(found.stderr) else ''}"
 
 
 def _verdict(found: Inspection) -> list[str]:

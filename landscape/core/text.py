@@ -32,6 +32,28 @@ def number_text(value: float, digits: int = 4) -> str:
     return f"{mantissa}e{int(power)}" if exponent else text
 
 
+def plus_minus(value: float, error: float) -> str:
+    """A value ± two standard errors, down to the error's second digit; the value alone if the error is not finite.
+
+    >>> plus_minus(0.88451, 0.0105), plus_minus(0.5, math.nan), plus_minus(0.25, 0.0)
+    ('0.885 ± 0.021', '0.5', '0.25 ± 0')
+    >>> plus_minus(123456.0, 170.0), plus_minus(3.21e-7, 1e-9), plus_minus(199.6, 65.0)
+    ('123456 ± 340', '3.21e-7 ± 2e-9', '200 ± 130')
+    """
+    twice = 2 * error
+    if not (math.isfinite(value) and math.isfinite(twice)) or twice <= 0:
+        text = number_text(value, 5)
+        return f"{text} ± {number_text(twice, 2)}" if math.isfinite(twice) else text
+    of_value, of_error = _exponent(value, 4), _exponent(twice, 1)
+    digits = max(1, min(of_value - of_error + 2, 15), of_value + 1 if of_value < 6 else 1)  # 1234, not 1.2e3
+    error_digits = max(2, of_error + 1 if of_error < 6 else 2)
+    return f"{number_text(value, digits)} ± {number_text(twice, error_digits)}"
+
+
+def _exponent(number: float, places: int) -> int:
+    return int(f"{abs(number):.{places}e}".partition("e")[2])
+
+
 def count_text(count: int) -> str:
     """A count with narrow spaces between thousands.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import field_validator
 
 from landscape.core.errors import JobError, quoted
+from landscape.core.text import number_text, plus_minus
 from landscape.core.validation import Seed, Steps
 from landscape.job.directions.base import DirectionSpec, Ignored, Normalise, Range, scaling_label
 
@@ -173,9 +174,9 @@ class EigenDirection(DirectionSpec):
         if spectrum.foreseen:
             return f"{name}, computed when the job runs"
         pair = spectrum.pairs[self.rank]
-        error = "" if pair.stderr is None else f" ± {2 * pair.stderr:.2g}, 2 s.e."
+        size = number_text(pair.value) if pair.stderr is None else f"{plus_minus(pair.value, pair.stderr)}, 2 s.e."
         doubt = "" if pair.is_resolved else f", not resolved: residual {pair.residual:.2g}"
-        return f"{name} (λ = {pair.value:.4g}{error}{doubt})"
+        return f"{name} (λ = {size}{doubt})"
 
     def attributes(self, context: Context) -> dict[str, Any]:
         """The eigenvalue, the residual of its equation, its standard error, and how it was computed."""

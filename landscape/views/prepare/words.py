@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from landscape.core.grid import Floats, remedy_of_target
-from landscape.core.text import count_text, finite_or_none, number_text, percent_text
+from landscape.core.text import count_text, finite_or_none, number_text, percent_text, plus_minus
 from landscape.model.layer_rules import inspect_command
 from landscape.surface.barriers import STABLE, Barrier, has_point
 from landscape.surface.derived import RISE, bases_of
@@ -432,20 +432,12 @@ def wrap(text: str, width_px: float, font_px: float = 12) -> list[str]:
 
 
 def value_with_error(value: float, error: float) -> str:
-    """A value ± two standard errors, down to the error's second digit; the value alone if the error is not finite.
+    """A value ± two standard errors, which it names; the value alone if the error is not finite.
 
-    >>> value_with_error(0.88451, 0.0105), value_with_error(0.5, math.nan), value_with_error(0.25, 0.0)
-    ('0.885 ± 0.021 (2 s.e.)', '0.5', '0.25 ± 0 (2 s.e.)')
-    >>> value_with_error(123456.0, 170.0), value_with_error(3.21e-7, 1e-9)
-    ('123456 ± 340 (2 s.e.)', '3.21e-7 ± 2e-9 (2 s.e.)')
+    >>> value_with_error(0.88451, 0.0105), value_with_error(0.5, math.nan)
+    ('0.885 ± 0.021 (2 s.e.)', '0.5')
     """
-    twice = 2 * error
-    if not (math.isfinite(value) and math.isfinite(twice)) or twice <= 0:
-        text = number_text(value, 5)
-        return f"{text} ± {number_text(twice, 2)} (2 s.e.)" if math.isfinite(twice) else text
-    digits, of_error = _digits(value, twice), _exponent(twice, 1)
-    error_digits = max(2, of_error + 1 if of_error < 6 else 2)
-    return f"{number_text(value, digits)} ± {number_text(twice, error_digits)} (2 s.e.)"
+    return plus_minus(value, error) + (" (2 s.e.)" if math.isfinite(2 * error) else "")
 
 
 def usual_digits(values: Floats, error: Floats | None, most: int) -> int:
@@ -463,16 +455,6 @@ def usual_digits(values: Floats, error: Floats | None, most: int) -> int:
         return most
     digits = np.floor(np.log10(np.abs(values[known]))) - np.floor(np.log10(2 * error[known])) + 2
     return int(np.clip(np.median(digits), 3, most))
-
-
-def _digits(value: float, twice: float) -> int:
-    """The significant digits of a value down to the second one of two standard errors."""
-    of_value, of_error = _exponent(value, 4), _exponent(twice, 1)
-    return max(1, min(of_value - of_error + 2, 15), of_value + 1 if of_value < 6 else 1)  # 1234, not 1.2e3
-
-
-def _exponent(number: float, places: int) -> int:
-    return int(f"{abs(number):.{places}e}".partition("e")[2])
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from landscape.compute.prepare import prepare
 from landscape.core.errors import LandscapeError
 from landscape.core.files import LocalFolder
 from landscape.core.lock import run_lock
+from landscape.core.text import plus_minus
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch.func itself
 ENDS = [{"kind": "eigen", "rank": 1}, {"kind": "eigen", "rank": -1}]
@@ -66,7 +67,8 @@ def test_the_axes_are_unit_eigenvectors_and_rise_as_their_eigenvalues_say(tmp_pa
         assert recorded["eigenvalue_residual"] <= 0.01 * abs(recorded["eigenvalue"])
         assert recorded["eigenvalue_stderr"] > 0
         assert recorded["second_derivatives"] == "autograd"
-        assert f"λ = {recorded['eigenvalue']:.4g}" in recorded["label"]
+        size = plus_minus(recorded["eigenvalue"], recorded["eigenvalue_stderr"])
+        assert f"(λ = {size}, 2 s.e." in recorded["label"]
     assert np.all(np.abs(np.array(surface.attributes["cosine"]) - np.eye(2)) < 1e-5)
     assert not (tmp_path / "curvature").exists()
 
