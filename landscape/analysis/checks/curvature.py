@@ -29,9 +29,6 @@ SMOOTH, KINKED = 0.01, 0.05
 # those of a smooth loss differ by about the fourth derivative times h².
 SAME_AT_HALF = 1e-3
 ROUGH = 0.02  # Beyond it the kinks are so many that two steps may agree by chance.
-# Share of the curvature that its error is bounded by where a step is short enough to be preferred to longer ones: a
-# quarter of what a smooth loss is allowed.
-CERTAIN = SMOOTH / 4
 # Rounding of a mean of losses in float64, relative to the loss. A loss below 0.1 rounds as one of 0.1, since it is made
 # from larger numbers.
 ROUNDING, LEAST_LOSS = 4 * 2.2e-16, 0.1
@@ -53,12 +50,15 @@ class Differences:
         coarse, fine: second differences at a step and at half of it.
         slope: the first difference at half of the step.
         rounding: about how much the rounding of losses changes `extrapolated`.
+        uneven: by how much slopes at the step and at half of it differ, over an eighth of the step: about twice what a
+            kink at a third of the step adds to `extrapolated`.
     """
 
     coarse: float
     fine: float
     slope: float
     rounding: float
+    uneven: float = 0.0
 
     @classmethod
     def around(cls, losses: Sequence[float], centre: float, step: float) -> Differences:
@@ -66,23 +66,24 @@ class Differences:
         up, down, half_up, half_down = losses
         half = step / 2
         coarse, fine = (up - 2 * centre + down) / step**2, (half_up - 2 * centre + half_down) / half**2
-        return cls(coarse, fine, (half_up - half_down) / step, ROUNDING * max(LEAST_LOSS, abs(centre)) / half**2)
+        rounding = ROUNDING * max(LEAST_LOSS, abs(centre)) / half**2
+        uneven = abs((up - down) - 2 * (half_up - half_down)) / half**2
+        return cls(coarse, fine, (half_up - half_down) / step, rounding, uneven)
 
     @classmethod
     def best(cls, at_steps: Sequence[Differences]) -> Differences:
-        """Those to compare with derivatives, of differences at ever shorter steps.
+        """Those to compare with derivatives: of the steps that are certain, else of all, those with the least `doubt`.
 
-        They are those of the shortest step whose curvature is certain; if none is, those with the smallest `doubt`. A
-        longer step may contain a kink and look sound: the differences at a step and at half of it are equal where the
-        kink lies at a third of the step.
+        Second differences alone may look sound by chance: those at a step and at half of it are equal where a kink lies
+        at a third of the step, and sometimes where a step is so short that they are rounding alone.
         """
         certain = [differences for differences in at_steps if differences.is_certain]
-        return certain[-1] if certain else min(at_steps, key=lambda differences: differences.doubt)
+        return min(certain or at_steps, key=lambda differences: differences.doubt)
 
     @property
     def is_certain(self) -> bool:
-        """Whether the error of the curvature is bounded by a small share of it."""
-        return self.doubt <= CERTAIN * abs(self.extrapolated)
+        """Whether second and first differences together bound its error by what a smooth loss is allowed."""
+        return self.doubt + self.uneven <= SMOOTH * abs(self.extrapolated)
 
     @property
     def extrapolated(self) -> float:

@@ -108,6 +108,16 @@ def test_a_kink_at_a_third_of_a_step_is_not_taken_for_curvature():
     assert Differences.best([replace(one, rounding=1.0) for one in at_steps]) == replace(at_steps[0], rounding=1.0)
 
 
+def test_rounding_whose_second_differences_agree_by_chance_is_not_taken_for_curvature():
+    """Outputs that are large beside their errors, such as pressures in Pa, round a loss by more than its size tells."""
+    centre, unit = 100.0, 2.0**-30
+    sound = Differences.around([centre + x + x**2 for x in (1e-2, -1e-2, 5e-3, -5e-3)], centre, 1e-2)
+    chance = Differences.around([centre + 4 * unit, centre, centre + unit, centre], centre, 1e-4)
+    assert chance.coarse == chance.fine
+    assert chance.rounding < 1e-3 * chance.fine
+    assert Differences.best([sound, chance]) == sound
+
+
 @pytest.mark.parametrize(
     ("step", "low_precision", "stands"), [(0.025, False, True), (5e-5, False, False), (0.025, True, False)]
 )
