@@ -314,9 +314,10 @@ def _space_ends(path: DrawnPath, look: PathLook, height: Floats, fills: Sequence
                 "line": {"color": look.colour, "width": 3},
             }
             hover = {"hovertext": [path.hover[index]], "hoverinfo": "text", "showlegend": not path.run}
-            meta = {"meta": role(path, "end")}
-            traces.append(go.Scatter3d(marker=below, hoverinfo="skip", showlegend=False, **meta, **spot))
-            traces.append(go.Scatter3d(marker=marker, name=name, **meta, **spot, **hover))
+            # With several paths the marks have no entry of their own, and are hidden with their path.
+            shared = {"meta": role(path, "end"), "legendgroup": text(path.name) if path.run else name}
+            traces.append(go.Scatter3d(marker=below, hoverinfo="skip", showlegend=False, **shared, **spot))
+            traces.append(go.Scatter3d(marker=marker, name=name, **shared, **spot, **hover))
     return traces
 
 

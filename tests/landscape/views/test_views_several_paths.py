@@ -20,6 +20,7 @@ from landscape.surface.record_entries import PathRecord, path_records
 from landscape.surface.surface import RISE_STDERR, ProjectedPath, Surface
 from landscape.views.draw.comparison import compare
 from landscape.views.draw.figure import figure
+from landscape.views.draw.layout import text
 from landscape.views.draw.style import PATH_COLOURS, path_look
 from landscape.views.exporting import export
 from landscape.views.notebook import small_svg
@@ -173,6 +174,14 @@ def test_a_comparison_marks_the_end_of_each_path(surface: Surface, make: ModuleT
         ]
         assert ends[0].marker.color == ends[1].marker.color != ends[2].marker.color
         assert ends[0].marker.symbol != ends[1].marker.symbol
+
+
+def test_a_click_on_a_path_in_space_hides_its_ends_too(surface: Surface) -> None:
+    drawn = figure(surface, "surface")
+    for number, path in enumerate(prepare_figure(surface).paths):
+        own = [trace for trace in drawn.data if (trace.meta or {}).get("path") == number]
+        assert {trace.meta["role"] for trace in own} == {"path", "path key", "end"}
+        assert {trace.legendgroup for trace in own} == {text(path.name)}
 
 
 def test_a_single_path_is_called_as_before(make: ModuleType) -> None:

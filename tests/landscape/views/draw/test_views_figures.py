@@ -157,6 +157,9 @@ def test_entries_of_a_surface_look_like_what_they_name(make: ModuleType) -> None
     assert (entries["trajectory"].mode, entries["trajectory"].line) == ("lines+markers", line.line)
     for name, role in (("origin", "origin"), ("trajectory", "path")):
         assert {trace.legendgroup for trace in traces(drawn, role)} == {name}, "a click hides all of it"
+    ends = traces(drawn, "end")
+    for name in ("start (epoch 1)", "last snapshot (epoch 10)"):
+        assert [trace.name for trace in ends if trace.legendgroup == name] == [None, name], "the mark and its edge"
 
 
 def test_only_the_slice_through_the_origin_marks_it(make: ModuleType) -> None:
