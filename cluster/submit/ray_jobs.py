@@ -375,7 +375,7 @@ class RayTarget:
     def send(self, asked: SubmitOptions, job: Work, file: Path) -> int:
         """Send the job and follow its log, or with --dry-run print what would be sent; returns the exit code."""
         submission = replace(asked.submission(job, file, job.run_path), further=self.words)
-        check_limit(asked.workers, self.max_workers)
+        check_limit(asked.workers or job.workers, self.max_workers or job.max_workers)
         listing = folder_listing(job, file, submission.run, asked.include or ())
         tell_files(listing, asked.dry_run)
         if asked.dry_run:

@@ -44,6 +44,8 @@ class SentTraining:
     options: tuple[str, ...] = ()
 
     threads: ClassVar[int] = 1
+    workers: ClassVar[None] = None
+    max_workers: ClassVar[None] = None
     landscapes: ClassVar[tuple[()]] = ()
 
     @property
