@@ -448,13 +448,13 @@ def test_settings_that_do_not_serve_are_named(place, monkeypatch, changes, error
 
 
 def test_a_sent_job_without_credentials_is_told_where_its_driver_has_them_from(monkeypatch):
-    """Those of the shell that sent it are never sent, and may well be set there."""
+    """Those of the shell that sent it may well be set there, and are not sent, but by sbatch."""
     asks_machine = ValueError("Error performing PUT http://169.254.169.254/latest/api/token: timed out")
     here = str(store_error("s3://bucket/run", asks_machine, {}))
     assert "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (profiles in ~/.aws are not read), then give" in here
     monkeypatch.setenv("LANDSCAPE_SENT_FROM", "node-1:/home/me")
     there = str(store_error("s3://bucket/run", asks_machine, {}))
-    assert "where the Ray head is started, or in the Secret of --secret: those of the shell are not sent" in there
+    assert "where the Ray head is started, or in the Secret of --secret; only Slurm has those of the shell" in there
 
 
 @pytest.mark.long
