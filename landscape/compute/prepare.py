@@ -6,6 +6,7 @@ landscape's *identity*; a landscape on disk with another identity is refused.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -48,6 +49,7 @@ from landscape.evaluation.reduction import moment_rows, terms_of
 from landscape.job.directions.base import Workers, in_this_process
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape
+from landscape.model.packed_file import names_a_file, names_onnx
 from landscape.model.packed_snapshots import trajectory_of
 from landscape.model.parameters import (
     State,
@@ -211,7 +213,8 @@ def prepare(
         borrowed = recorded_plan(extended)
     network = network_of(job, asked.landscapes)
     with in_folder(job.folder):
-        with told_if_slow(job.problem):
+        of_file = names_a_file(job.problem) or names_onnx(job.problem)  # without a callback to say anything of
+        with contextlib.nullcontext() if of_file else told_if_slow(job.problem):
             problem = load_problem(job.problem, job.folder, network)
         refuse_other_precision(problem.model, job.precision)
         job, of_batch_norm = with_batch_norm(job, problem.model, asked.landscapes)

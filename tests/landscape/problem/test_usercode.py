@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,6 +61,18 @@ def test_a_callback_that_takes_long_is_named_while_it_runs(tmp_path, monkeypatch
     prepare(make_job(tmp_path / "run", slow, [{"name": "a", "size": 3}], num_samples=4))
     [said] = caplog.messages
     assert said.startswith("problem: slow has not returned for 0.05 s; every command and every worker calls it")
+
+
+def test_a_file_that_is_read_slowly_is_not_taken_for_a_callback(tmp_path, monkeypatch, caplog):
+    def read(*_: object) -> Problem:
+        time.sleep(0.2)
+        return quadratic_problem()
+
+    monkeypatch.setattr(user_code, "SLOW_SECONDS", 0.05)
+    monkeypatch.setattr("landscape.compute.prepare.load_problem", read)
+    problem = "model.onnx with samples.npz and mse"
+    prepare(make_job(tmp_path / "run", problem, [{"name": "a", "size": 3}], num_samples=4))
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize(("body", "words", "line"), RAISING.values(), ids=RAISING)
