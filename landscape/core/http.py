@@ -317,6 +317,7 @@ def _parsed(content: bytes) -> Service:
     fields: Mapping[str, Any] = json.loads(content)
     runs = tuple(ServedRun(**{**run, "landscapes": tuple(run["landscapes"])}) for run in fields["runs"])
     service = Service(**{**fields, "runs": runs})
-    if type(service.pid) is not int or not service.url.startswith("http"):
+    names_runs = all(isinstance(served.run, str) for served in runs)
+    if type(service.pid) is not int or not service.url.startswith("http") or not names_runs:
         raise ValueError("no service")
     return service

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -51,6 +52,10 @@ def test_notes_of_the_dead_are_removed_and_those_of_other_machines_are_not(tmp_p
         assert not list(folder.iterdir())
         (folder / "1-1.json").write_text('{"url": 1}')
         assert services() == []
+        nowhere = asdict(make_service(tmp_path))
+        nowhere["runs"][0]["run"] = None
+        (folder / "1-1.json").write_text(json.dumps(nowhere))
+        assert services_of(tmp_path) == services() == []
     there = replace(make_service(tmp_path, ended.pid), host="another-machine")
     with announce(there):
         assert services() == []
