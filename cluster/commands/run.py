@@ -60,7 +60,7 @@ class JobFields:
     num_gpus: MaybeNumber = None
     """GPUs of each worker: a share from 0 to 1, or a whole number."""
     max_workers: MaybeWhole = None
-    """At most so many workers, where --workers does not say how many; default: LANDSCAPE_MAX_WORKERS."""
+    """At most so many workers; a larger --workers is refused. Default: LANDSCAPE_MAX_WORKERS."""
     worker_resources: Words = None
     """NAME=AMOUNT of a custom resource of the Ray cluster that each worker needs; may be repeated."""
     device_ids: ManyWhole = None

@@ -287,7 +287,7 @@ class TrainWhere:
     allow_open: Flag = False
     """Also attach or send to a cluster that is not on this machine and asks for no token."""
     max_workers: MaybeWhole = None
-    """At most so many ranks, where --workers does not say how many; default: LANDSCAPE_MAX_WORKERS."""
+    """At most so many ranks; a larger --workers is refused. Default: LANDSCAPE_MAX_WORKERS."""
     worker_resources: Words = None
     """NAME=AMOUNT of a custom resource of the Ray cluster that each rank needs; may be repeated."""
 

@@ -351,7 +351,7 @@ class RayTarget:
     allow_open: Flag = False
     """Also send to a cluster that is not on this machine and asks for no token."""
     max_workers: MaybeWhole = None
-    """At most so many workers, where --workers does not say how many; default: LANDSCAPE_MAX_WORKERS there."""
+    """At most so many workers; a larger --workers is refused. Default: LANDSCAPE_MAX_WORKERS there."""
     worker_resources: Words = None
     """NAME=AMOUNT of a custom resource of the cluster that each worker needs; may be repeated."""
 

@@ -237,7 +237,7 @@ def train(
         run: the run's folder or URL; nodes of a cluster must share it.
         workers: how many ranks; default: one per GPU, and one where there are none.
         gpus_per_worker: default: one where there are GPUs; 0 trains on CPUs, with one thread a rank.
-        max_workers: at most so many ranks, where `workers` does not say how many; default: LANDSCAPE_MAX_WORKERS.
+        max_workers: at most so many ranks; more `workers` are refused. Default: LANDSCAPE_MAX_WORKERS.
         worker_resources: custom resources of the Ray cluster that each rank needs, and how much of each.
         address: `host:port` or `auto` to attach to a cluster; default: RAY_ADDRESS, else a private local Ray.
         allow_open: also attach to a cluster that answers beyond loopback and asks for no token.
