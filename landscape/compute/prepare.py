@@ -123,21 +123,22 @@ DEFAULTS = 2  # the version of the defaults of fields that a job leaves out
 def begin_record(common: PreparationContext, spec: Landscape, position: int, identity: Mapping[str, Any]) -> Record:
     """The record with the job that began the landscape, and its identity."""
     job, extended = common.job.model_dump(mode="json"), common.extended
-    fields, same_problem = spec.model_dump(mode="json"), False
+    fields, packed = spec.model_dump(mode="json"), None
     if extended is not None:
         # The requests that an extended landscape was begun with are no change, even if its plan differs from them.
         kept = ["engine", "batch_size"]
         if (copy := copy_in_use(common.job.problem, extended)) is not None:
             kept, fields = [*kept, "problem"], with_source_names(fields, copy)
         job |= {key: extended.job.whole.get(key) for key in kept}
-        same_problem = all(extended.identity.whole.get(key) == identity[key] for key in ("samples", "observables"))
+        if all(extended.identity.whole.get(key) == identity[key] for key in ("samples", "observables")):
+            packed = extended.record.packed  # the copy is of the same problem
     return Record().changed(
         job=job | {"landscapes": [fields]},
         defaults=DEFAULTS,
         position=position if extended is None else extended.record.position,
         identity=identity,
         digest=digest(identity),
-        **({"packed": extended.record.packed} if extended is not None and same_problem else {}),
+        **({} if packed is None else {"packed": packed}),
     )
 
 

@@ -48,12 +48,12 @@ def test_a_script_gets_a_line_for_every_tenth_unless_it_asks_for_none(run, tmp_p
     assert capsys.readouterr() == ("", "")
 
 
-def test_extending_and_refining_show_theirs_too(tmp_path, capsys):
+def test_extending_and_refining_show_theirs_too(tmp_path, capsys, caplog):
     job = make_job(tmp_path, quadratic_problem, [{"name": "line", "directions": [{"kind": "random"}], "size": 3}])
     landscape.run(job, progress=False)
     for more in (partial(landscape.extend, ranges=[(-2, 2)]), landscape.refine):
         more(tmp_path, "line", problem=quadratic_problem, progress=False)
-        assert capsys.readouterr().err == ""
+        assert (capsys.readouterr().err, caplog.messages) == ("", [])
     landscape.refine(tmp_path, "line", factor=4, problem=quadratic_problem)
     assert "line: " in capsys.readouterr().err
 
