@@ -83,5 +83,6 @@ def check_limit(workers: int | None, most: int | None, place: str = "max_workers
     """
     if workers is not None and most is not None and workers > most:
         raise JobError(
-            f"workers: must be at most the {most} of {place}, not {workers}; ask for fewer, or raise --max-workers"
+            f"workers: must be at most the {most} of {place}, not {workers}; ask for fewer, or give "
+            f"--max-workers {workers}"
         )

@@ -118,7 +118,10 @@ def store_error(name: str, error: BaseException, settings: Mapping[str, str]) ->
     elif _ASKS_MACHINE.search(text):
         reason, remedy = "no credentials were found", f"set {variables}"
         if sent_from() is not None:
-            remedy += " where the Ray head is started, or in the Secret of --secret; only Slurm has those of the shell"
+            remedy += (
+                " where the Ray head is started, or in the Secret of --secret (only jobs on Slurm have the variables "
+                "of the shell that sent them)"
+            )
     elif kind in ("PermissionDeniedError", "UnauthenticatedError"):
         reason, remedy = f"access is refused ({reason})", f"mend {variables}, or what they are allowed to do"
     else:

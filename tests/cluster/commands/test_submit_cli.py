@@ -265,7 +265,7 @@ def test_a_limit_of_workers_and_custom_resources_reach_the_driver(write_job, sub
     for fields, option in (({"workers": 17}, "--max-workers=16"), ({"max_workers": 16}, "--workers=17")):
         many = submit(write_job(**fields), option, "--dry-run", environment=tools)
         assert (many.code, many.out) == (2, ""), "it is in part the job file that asks for too many"
-        assert "not 17; ask for fewer, or raise --max-workers" in many.err
+        assert "not 17; ask for fewer, or give --max-workers 17" in many.err
 
 
 SETTINGS = [
