@@ -24,7 +24,7 @@ from landscape.analysis.quantised import (
 from landscape.core.errors import JobError
 from landscape.core.grid import Floats
 from landscape.core.lock import driver_alive
-from landscape.core.text import finite_or_none, number_text
+from landscape.core.text import finite_or_none, number_text, plus_minus
 from landscape.store.landscape import LandscapeStore
 from landscape.store.results import keep_with_landscape, writing
 from landscape.store.runs import refuse_unwritable
@@ -204,9 +204,7 @@ def _values(row: AtBits, names: list[str]) -> list[str]:
 
 
 def _with_error(value: float, error: float) -> str:
-    if not math.isfinite(value):
-        return "–"
-    return f"{number_text(value, 3)} ± {number_text(2 * error, 2)}" if math.isfinite(error) else number_text(value, 3)
+    return plus_minus(value, error) if math.isfinite(value) else "–"
 
 
 def _nest(values: Any) -> Any:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from landscape.core.grid import Floats
 from landscape.views.draw.layout import text
-from landscape.views.draw.style import DARK_HATCH, DARK_SOLID, HATCH, INK, PAPER, PATH_HALO, themed, typed
+from landscape.views.draw.style import DARK_HATCH, DARK_SOLID, HATCH, INK, NOWHERE, PAPER, PATH_HALO, themed, typed
 from landscape.views.figure_spec import FigureSpec
 from landscape.views.prepare.figure import FigureData, legend_name, missing_states, rectangles, square_states
 from landscape.views.prepare.geometry import isosurface
@@ -500,9 +500,7 @@ def space_origin(data: FigureData, spec: FigureSpec, z: float) -> list[go.Scatte
         **themed(lines, spec.theme, role="origin"),
     )
     key = go.Scatter3d(
-        x=[None],
-        y=[None],
-        z=[None],
+        **NOWHERE,
         mode="markers",
         showlegend=True,
         **themed(cross, spec.theme, role="origin"),

@@ -42,7 +42,7 @@ from landscape.views.draw.space import (
     paths_in_space,
     z_axis,
 )
-from landscape.views.draw.style import INK, PAPER, PATH_HALO, SeriesStyle, hue_scale, look, themed, typed
+from landscape.views.draw.style import INK, NOWHERE, PAPER, PATH_HALO, SeriesStyle, hue_scale, look, themed, typed
 from landscape.views.figure_spec import FigureSpec
 from landscape.views.prepare.comparison import OverlayData
 from landscape.views.prepare.difference import coordinates_agree
@@ -100,9 +100,7 @@ def space_key(label: str, number: int, look: SeriesStyle, spec: FigureSpec) -> g
         theme: {"marker": {"symbol": "square", "size": 9, "color": look.colours["light"]}} for theme in look.colours
     }
     return go.Scatter3d(
-        x=[None],
-        y=[None],
-        z=[None],
+        **NOWHERE,
         mode="markers",
         name=entry(label),
         legendgroup=f"item {number}",

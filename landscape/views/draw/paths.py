@@ -12,7 +12,17 @@ import plotly.graph_objects as go
 
 from landscape.core.grid import Floats
 from landscape.views.draw.layout import text
-from landscape.views.draw.style import KEY, PAPER, PATH_HALO, PathLook, Shades, are_told_apart, path_look, themed
+from landscape.views.draw.style import (
+    KEY,
+    NOWHERE,
+    PAPER,
+    PATH_HALO,
+    PathLook,
+    Shades,
+    are_told_apart,
+    path_look,
+    themed,
+)
 from landscape.views.figure_spec import FigureSpec
 from landscape.views.prepare import words
 from landscape.views.prepare.figure import FigureData
@@ -157,7 +167,7 @@ def _flat_keys(spec: FigureSpec) -> list[go.Scatter]:
 
 
 def _space_keys(spec: FigureSpec) -> list[go.Scatter3d]:
-    empty: dict[str, Any] = {"x": [None], "y": [None], "z": [None], "mode": "markers", "hoverinfo": "skip"}
+    empty: dict[str, Any] = {**NOWHERE, "mode": "markers", "hoverinfo": "skip"}
     return [
         go.Scatter3d(name=name, **empty, **looks) for name, looks in _keys(spec, ("circle-open", 7), ("diamond", 6))
     ]
@@ -272,9 +282,7 @@ def space_path(overlay: PathInSpace, spec: FigureSpec, shades: Shades) -> list[g
         "line": {"color": look.colour, "width": 2},
     }
     key = go.Scatter3d(  # a trace without points: the line and its snapshots are two traces, and an entry shows one
-        x=[None],
-        y=[None],
-        z=[None],
+        **NOWHERE,
         mode="lines+markers",
         line=drawn,
         marker=marks | {"color": fills[:1]},

@@ -48,6 +48,7 @@ from landscape.views.draw.paths import (
 )
 from landscape.views.draw.plane import bar_length, draw_plane, filled, layers
 from landscape.views.draw.style import (
+    NOWHERE,
     ON_PALE_SURFACE,
     ON_SURFACE,
     colour_scale,
@@ -435,4 +436,4 @@ def _lone_colour_bar(data: FigureData, spec: FigureSpec) -> go.Scatter3d:
         "colorbar": colour_bar(data, COLOUR_BAR_PX),
         "showscale": True,
     }
-    return go.Scatter3d(x=[None], y=[None], z=[None], mode="markers", marker=marker, showlegend=False, hoverinfo="skip")
+    return go.Scatter3d(**NOWHERE, mode="markers", marker=marker, showlegend=False, hoverinfo="skip")

@@ -320,6 +320,7 @@ PATH_COLOURS = (PATH_COLOUR, "#f2a900", "#3aa0e8", "#1c2530")
 PATH_DASHES = ("solid", "dash", "dot")  # the next one when the colours repeat
 PATH_SYMBOLS = ("circle", "square", "diamond", "triangle-up")
 PATH_SPACE_SYMBOLS = ("circle", "square", "diamond", "cross")
+NOWHERE = {"x": [None], "y": [None], "z": [None]}  # of a trace in space that is there for its legend entry alone
 KEY = "#7b8696"  # of the legend entries that all paths share
 
 
