@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from landscape.model.snapshots import read_trajectory
     from landscape.problem.terms import Problem
     from landscape.store.compact import compact_landscape
+    from landscape.store.import_mindspore import import_mindspore
     from landscape.store.importing import import_surface
     from landscape.store.resampling import Bootstrap, bootstrap, by_class, subset
     from landscape.store.results import Run, open_run, remove_landscape, remove_run, rename_landscape
@@ -52,6 +53,7 @@ _HOMES = {
     "model.snapshots": ("read_trajectory",),
     "problem.terms": ("Problem",),
     "store.compact": ("compact_landscape",),
+    "store.import_mindspore": ("import_mindspore",),
     "store.importing": ("import_surface",),
     "store.resampling": ("Bootstrap", "bootstrap", "by_class", "subset"),
     "store.results": ("Run", "open_run", "remove_landscape", "remove_run", "rename_landscape"),
@@ -92,6 +94,7 @@ __all__ = [
     "compact_landscape",
     "extend",
     "import_checkpoints",
+    "import_mindspore",
     "import_surface",
     "list_runs",
     "open_run",

@@ -15,6 +15,7 @@ from cyclopts import App
 
 from cluster.commands.analysis import check, compare, connect, inspect
 from cluster.commands.doctor import doctor
+from cluster.commands.imports import import_, import_mindspore, import_surface
 from cluster.commands.measure import measure
 from cluster.commands.output import Paragraphs, exit_code_of
 from cluster.commands.publish import export, serve, view
@@ -22,8 +23,6 @@ from cluster.commands.run import bench, demo, pack, plan, run
 from cluster.commands.runs import (
     compact,
     extend,
-    import_,
-    import_surface,
     init,
     list_,
     refine,
@@ -50,6 +49,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "serve": serve,
     "import": import_,
     "import-surface": import_surface,
+    "import-mindspore": import_mindspore,
     "list": list_,
     "rm": rm,
     "rename": rename,

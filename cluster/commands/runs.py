@@ -1,4 +1,4 @@
-"""`landscape init`, `list`, `status`, `validate`, `import`, `rename`, `compact`, `rm`, `extend` and `refine`."""
+"""`landscape init`, `list`, `status`, `validate`, `rename`, `compact`, `rm`, `extend` and `refine`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -104,68 +104,6 @@ def size_text(count: int | None) -> str:
         size /= 1024
         units.pop(0)
     return f"{size:.4g} {units[0]}"
-
-
-def import_(
-    checkpoints: list[str],
-    *,
-    run: str,
-    unit: Literal["epoch", "step"] | None = None,
-    order: Literal["auto", "given"] = "auto",
-    overwrite: Flag = False,
-) -> None:
-    """Make a trajectory of existing checkpoints: safetensors, or torch.load(weights_only=True) files.
-
-    Their order and their numbers are those in their names (ckpt_0.pt, ckpt_60.pt, …), or of the folders that they lie
-    in, else the step or epoch inside the files.
-
-    Parameters
-    ----------
-    checkpoints
-        The files.
-    run
-        The run folder or URL to put them in.
-    unit
-        What their numbers count; default: what the names or files call them, else steps.
-    order
-        auto, or given: numbered 1, 2, 3, … in the order given, whatever the names say.
-    overwrite
-        Replace the trajectory that the run holds.
-    """
-    from landscape.model.checkpoint_import import import_checkpoints
-
-    trajectory = import_checkpoints(checkpoints, run, unit, order=order, overwrite=overwrite)
-    lines = [f"{snapshot.source} -> {trajectory.unit} {snapshot.number}" for snapshot in trajectory.snapshots]
-    for line in lines if len(lines) <= 40 else [*lines[:20], f"… {len(lines) - 40} more …", *lines[-20:]]:
-        write_remark(line, "imported")
-    last = f"; {trajectory.unit} {trajectory.numbers[-1]} is the end" if len(lines) > 1 else ""
-    write_remark(f"{len(lines)} snapshot{'s' * (len(lines) > 1)} in {run}{last}; next: a job with `trajectory: all`")
-
-
-def import_surface(*files: str, run: str, name: str | None = None) -> None:
-    """Make surfaces that other software computed landscapes of a run, which views, exports and the page take.
-
-    Read are HDF5 files of Li et al.'s loss-landscape (.h5), NPZ files with loss and its coordinates (alpha, beta or
-    x, y), Landscaper's NPZ files, CSV files with a row per point, and what `landscape export --to csv,npz` writes.
-    Where one file cannot be read none is imported. No job goes on with such a landscape.
-
-    Parameters
-    ----------
-    files
-        The files: .h5, .hdf5, .npz or .csv.
-    run
-        The run folder or URL to put them in; it is made if need be.
-    name
-        The name of the landscape, for one file; default: made of the file's name.
-    """
-    from landscape.store.importing import import_surfaces
-
-    if not files:
-        raise JobError("files: must name one file or more")
-    names = import_surfaces(files, run, name)
-    for file, landscape in zip(files, names, strict=True):
-        write_remark(f"{flat(file, 300)} -> {landscape}", "imported", landscape=landscape)
-    write_remark(f"next: landscape export {flat(run, 300)} --to html, or landscape view {flat(run, 300)}")
 
 
 def init(folder: Path = Path()) -> None:

@@ -5,6 +5,7 @@ python -m landscape.recipes.mnist --data mnist/ --run runs/mnist
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -21,26 +22,54 @@ from landscape.recipes.options import ImageRecipe, takes_loop_options
 from landscape.recipes.training import Trained
 from landscape.training.training import Training
 
-Scaling = Literal["pad", "resize"]
+Scaling = Literal["pad", "resize", "resize-uint8"]
 
 RECIPE = ImageRecipe(MNIST, "landscape.recipes.mnist:problem", MNIST_INTERVALS)
 
 
 def scale(images: Tensor, scaling: Scaling = "resize") -> Tensor:
-    """uint8 [N, 28, 28] → normalised float32 [N, 1, 32, 32]: "pad" adds 2 black pixels around, "resize" is bilinear.
+    """uint8 [N, 28, 28] → normalised float32 [N, 1, 32, 32].
+
+    "pad" adds 2 black pixels around; "resize" is bilinear; "resize-uint8" is bilinear with pixels rounded to uint8, to
+    the bit as OpenCV and MindSpore's `vision.Resize` do it.
 
     Raises:
         JobError: another scaling.
     """
     if scaling not in get_args(Scaling):
         raise JobError(f"scaling: unknown {quoted(scaling)}; {nearest(scaling, get_args(Scaling))}")
+    if scaling == "resize-uint8":
+        images = _resize_uint8(images, SIDE)
     values = images.unsqueeze(1).to(torch.float32) / 255
     if scaling == "pad":
         margin = (SIDE - images.shape[-1]) // 2
         values = nn.functional.pad(values, (margin,) * 4)
-    else:
+    elif scaling == "resize":
         values = nn.functional.interpolate(values, size=(SIDE, SIDE), mode="bilinear")
     return (values - MNIST_MEAN) / MNIST_DEVIATION
+
+
+BITS = 11  # of OpenCV's fixed-point weights
+
+
+def _resize_uint8(images: Tensor, side: int) -> Tensor:
+    """uint8 [N, H, W] → uint8 [N, side, side], bilinear as OpenCV's vectorised code: 11-bit weights, sums cut off."""
+    left, right, before, after = _taps(images.shape[-1], side)
+    pixels = images.to(torch.int32)
+    rows = (pixels[..., left] * before + pixels[..., right] * after) >> 4
+    top, bottom, before, after = _taps(images.shape[-2], side)
+    sums = ((rows[..., top, :] * before[:, None]) >> 16) + ((rows[..., bottom, :] * after[:, None]) >> 16)
+    return ((sums + 2) >> 2).clamp(0, 255).to(torch.uint8)
+
+
+def _taps(size: int, side: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """For each of `side` pixels its two neighbours among `size`, and their weights, which add up to 2¹¹."""
+    places = ((torch.arange(side, dtype=torch.float64) + 0.5) * (size / side) - 0.5).to(torch.float32)
+    first = places.floor()
+    share = (places - first).where((first >= 0) & (first < size - 1), 0.0)
+    near = first.clamp(0, size - 1).long()
+    weights = ((1 << BITS) * torch.stack([1 - share, share])).round().to(torch.int32)
+    return near, (near + 1).clamp(max=size - 1), weights[0], weights[1]
 
 
 @takes_loop_options(
@@ -53,6 +82,7 @@ def train(
     *,
     scaling: Scaling = "resize",
     split: Split = "train",
+    conv_bias: bool = True,
     **options: Any,
 ) -> Trained:
     """Train LeNet-5 with the collector at the epochs of `intervals`; accuracy is taken on the test images.
@@ -64,6 +94,7 @@ def train(
         data: the folder with MNIST's idx files, .gz or not; default: see `DataPlace`.
         split: the images to train on.
         scaling: how 28×28 becomes 32×32, see `scale`.
+        conv_bias: whether convolutions have biases; MindSpore's have none by default.
         options: those of `Settings` and `RecipeOptions`; the default `intervals` are the tutorial's, and end with it.
 
     Raises:
@@ -74,7 +105,8 @@ def train(
     def read(path: str, part: Split) -> Images:
         return network_input(read_mnist(path, part), scaling)
 
-    return RECIPE.train(run, data, epochs, options, LeNet5, read, split=split, scaling=scaling)
+    build = partial(LeNet5, conv_bias=conv_bias)
+    return RECIPE.train(run, data, epochs, options, build, read, split=split, scaling=scaling, conv_bias=conv_bias)
 
 
 def network_input(images: Images, scaling: Scaling) -> Images:
@@ -88,6 +120,7 @@ def make_problem(
     *,
     scaling: Scaling = "resize",
     split: Split = "train",
+    conv_bias: bool = True,
     seed: int = 0,
 ) -> Problem:
     """The landscape's problem: cross-entropy and accuracy over the images of `split`.
@@ -95,8 +128,11 @@ def make_problem(
     Args:
         weights: a file with the weights that are the origin unless the job names a snapshot; default: the initial
             weights of `seed`.
+        scaling, conv_bias: see `train`.
     """
-    return image_problem(LeNet5, network_input(read_mnist(data, split), scaling), weights, seed)
+    return image_problem(
+        partial(LeNet5, conv_bias=conv_bias), network_input(read_mnist(data, split), scaling), weights, seed
+    )
 
 
 def problem() -> Problem:

@@ -106,12 +106,14 @@ def write_path(arrays: LandscapeArrays, window: slice, values: Mapping[str, Floa
     """Commit the chunk of the path with the snapshots in `window`.
 
     Args:
-        values: `path_loss`, `path_projected_loss` and `path_moments`, the snapshots in the first dimension.
+        values: `path_loss`, `path_projected_loss` and `path_moments`, the snapshots in the first dimension. Without
+            `path_loss`, which other software may not have computed, the losses at the snapshots are unknown.
     """
     index, count = (window.start // arrays.path_chunk,), (window.stop - window.start,)
     names = arrays.path_value_names
     write_synced(arrays, [(name, index, values.get(name, _nan_chunk(arrays, count, name))) for name in names])
-    status = np.maximum(status_of(values["path_loss"]), status_of(values["path_projected_loss"]))
+    known = [status_of(values[name]) for name in ("path_loss", "path_projected_loss") if name in values]
+    status = np.maximum.reduce(known)
     write_synced(arrays, [("path_status", index, status)])
 
 

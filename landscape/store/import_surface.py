@@ -32,7 +32,8 @@ class ImportedSurface:
         kind: the format of the file, in words.
         labels: of the axes, if the file has them.
         means: the fields of a `Record` that describe the means, if the file has them.
-        path: the places of the snapshots of a trajectory, the losses there and at their projections.
+        path: the places of the snapshots of a trajectory, the losses there, None if unknown, and at their projections.
+        norms: of the directions in weight space, if they are known.
     """
 
     grid: Grid
@@ -41,7 +42,8 @@ class ImportedSurface:
     kind: str
     labels: Sequence[str] = ()
     means: Mapping[str, Any] = field(default_factory=dict)
-    path: tuple[PathPlan, Floats, Floats] | None = None
+    path: tuple[PathPlan, Floats | None, Floats] | None = None
+    norms: Sequence[float] = ()
 
     @property
     def observables(self) -> tuple[str, ...]:

@@ -118,7 +118,11 @@ def write_imported(run: Place, name: str, surface: ImportedSurface, record: Reco
         move_landscape(folder, Move(staged))  # left by an import that was killed
     digest = direction_digest({})  # an imported landscape has no directions
     labels = [*surface.labels, *[""] * len(grid.names)]
-    axes = [{"kind": "imported", "label": label, "digest": digest} for label in labels[: len(grid.names)]]
+    axes: list[dict[str, Any]] = [
+        {"kind": "imported", "label": label, "digest": digest} for label in labels[: len(grid.names)]
+    ]
+    for axis, norm in zip(axes, surface.norms, strict=False):
+        axis["norm"] = norm
     tile = tuple(min(size, TILE[len(grid.shape)]) for size in grid.shape)
     plan = surface.path[0] if surface.path else None
     new = NewArrays(grid, tile, tuple(surface.observables), axes, [{} for _ in grid.names], [], plan)
@@ -131,9 +135,10 @@ def write_imported(run: Place, name: str, surface: ImportedSurface, record: Reco
         write_synced(store.arrays, [("status", index, surface.status[at.windows])])
     if surface.path is not None:
         _, loss, projected = surface.path
-        for start in range(0, len(loss), store.path_chunk):
-            window = slice(start, min(start + store.path_chunk, len(loss)))
-            store.write_path(window, {"path_loss": loss[window], "path_projected_loss": projected[window]})
+        losses = {"path_projected_loss": projected} | ({} if loss is None else {"path_loss": loss})
+        for start in range(0, len(projected), store.path_chunk):
+            window = slice(start, min(start + store.path_chunk, len(projected)))
+            store.write_path(window, {name: values[window] for name, values in losses.items()})
     move_landscape(folder, Move(staged, name))
 
 

@@ -216,11 +216,15 @@ class RandomData:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportRecord:
-    """The file that a landscape was imported from: its name, its format in words, the SHA-256 of its bytes."""
+    """The file that a landscape was imported from: its name, its format in words, the SHA-256 of its bytes.
+
+    `notes` are sentences for the caption about what the other software did otherwise.
+    """
 
     file: AnyText = None
     format: AnyText = None
     digest: AnyText = None
+    notes: Annotated[tuple[Text, ...], each_sound(Text)] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -378,6 +378,7 @@ def caption(surface: Surface, observable: str, notes: tuple[str, ...] = ()) -> t
         surface.record.accepted_in_words,
         surface.record.not_compared_in_words,
         *surface.record.points_found_wrong,
+        *(() if surface.record.imported is None else surface.record.imported.notes),
         state_text(surface),
         *notes,
     ]

@@ -1,0 +1,140 @@
+"""`landscape import`, `import-surface` and `import-mindspore`: what other programs left becomes part of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from cluster.runtime.logs import write_remark
+from cluster.runtime.options import Flag, Words
+from landscape.core.errors import JobError, flat, quoted
+
+MOST_LISTED = 40  # snapshots
+
+
+def import_(
+    checkpoints: list[str],
+    *,
+    run: str,
+    unit: Literal["epoch", "step"] | None = None,
+    order: Literal["auto", "given"] = "auto",
+    overwrite: Flag = False,
+) -> None:
+    """Make a trajectory of existing checkpoints: safetensors, or torch.load(weights_only=True) files.
+
+    Their order and their numbers are those in their names (ckpt_0.pt, ckpt_60.pt, …), or of the folders that they lie
+    in, else the step or epoch inside the files.
+
+    Parameters
+    ----------
+    checkpoints
+        The files.
+    run
+        The run folder or URL to put them in.
+    unit
+        What their numbers count; default: what the names or files call them, else steps.
+    order
+        auto, or given: numbered 1, 2, 3, … in the order given, whatever the names say.
+    overwrite
+        Replace the trajectory that the run holds.
+    """
+    from landscape.model.checkpoint_import import import_checkpoints
+
+    trajectory = import_checkpoints(checkpoints, run, unit, order=order, overwrite=overwrite)
+    lines = [f"{snapshot.source} -> {trajectory.unit} {snapshot.number}" for snapshot in trajectory.snapshots]
+    _tell_snapshots(lines)
+    last = f"; {trajectory.unit} {trajectory.numbers[-1]} is the end" if len(lines) > 1 else ""
+    write_remark(f"{len(lines)} snapshot{'s' * (len(lines) > 1)} in {run}{last}; next: a job with `trajectory: all`")
+
+
+def import_surface(*files: str, run: str, name: str | None = None) -> None:
+    """Make surfaces that other software computed landscapes of a run, which views, exports and the page take.
+
+    Read are HDF5 files of Li et al.'s loss-landscape (.h5), NPZ files with loss and its coordinates (alpha, beta or
+    x, y), Landscaper's NPZ files, CSV files with a row per point, and what `landscape export --to csv,npz` writes.
+    Where one file cannot be read none is imported. No job goes on with such a landscape.
+
+    Parameters
+    ----------
+    files
+        The files: .h5, .hdf5, .npz or .csv.
+    run
+        The run folder or URL to put them in; it is made if need be.
+    name
+        The name of the landscape, for one file; default: made of the file's name.
+    """
+    from landscape.store.importing import import_surfaces
+
+    if not files:
+        raise JobError("files: must name one file or more")
+    names = import_surfaces(files, run, name)
+    for file, landscape in zip(files, names, strict=True):
+        write_remark(f"{flat(file, 300)} -> {landscape}", "imported", landscape=landscape)
+    write_remark(f"next: landscape export {flat(run, 300)} --to html, or landscape view {flat(run, 300)}")
+
+
+def import_mindspore(
+    folder: Path,
+    *,
+    run: str,
+    problem: str | None = None,
+    network: Words = None,
+    checkpoints: Words = None,
+    overwrite: Flag = False,
+) -> None:
+    """Make a run of a summary folder of MindSpore: its landscapes, checkpoints, loss curve and description.
+
+    Read are the event files and ckpt_dir that SummaryCollector and SummaryLandscape wrote, and checkpoints of
+    ModelCheckpoint; MindSpore is not needed. Values and coordinates are kept to the bit. The same command again adds
+    what has come since. With --problem, `landscape run` computes the same planes anew.
+
+    Parameters
+    ----------
+    folder
+        The summary_dir.
+    run
+        The run folder or URL to put it in; it is made if need be.
+    problem
+        The callback of the network, module:function: the weights get its names, and must fit it.
+    network
+        An option that the callback reads by network_options, such as conv_bias=false; may be repeated.
+    checkpoints
+        A file of ModelCheckpoint, or a folder of them, that lies elsewhere; may be repeated.
+    overwrite
+        Replace the trajectory that the run holds.
+    """
+    from landscape.store.import_mindspore import import_mindspore as import_folder
+
+    made = import_folder(
+        folder, run, problem, network=_network_options(network), checkpoints=checkpoints or (), overwrite=overwrite
+    )
+    _tell_snapshots([f"{source} -> {made.unit} {number}" for number, source in made.snapshots.items()])
+    for landscape in made.landscapes:
+        write_remark(f"landscape {landscape}", "imported", landscape=landscape)
+    for remark in made.remarks:
+        write_remark(remark, "left out")
+    anew = f", or landscape run --run {flat(run, 300)} for the same planes computed anew" if problem else ""
+    write_remark(f"next: landscape view {flat(run, 300)}{anew}")
+
+
+def _network_options(words: Sequence[str] | None) -> Mapping[str, Any] | None:
+    """The options in words such as `conv_bias=false`; a value is read as JSON, or else as text."""
+    options: dict[str, Any] = {}
+    for word in words or ():
+        name, equals, value = word.partition("=")
+        if not name.isidentifier() or not equals:
+            raise JobError(f"network: must be NAME=VALUE, such as conv_bias=false, not {quoted(word)}")
+        try:
+            options[name] = json.loads(value)
+        except ValueError:
+            options[name] = value
+    return options or None
+
+
+def _tell_snapshots(lines: Sequence[str]) -> None:
+    half = MOST_LISTED // 2
+    cut = [*lines[:half], f"… {len(lines) - MOST_LISTED} more …", *lines[-half:]]
+    for line in lines if len(lines) <= MOST_LISTED else cut:
+        write_remark(line, "imported")
