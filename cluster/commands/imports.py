@@ -88,7 +88,7 @@ def import_mindspore(
 
     Read are the event files and ckpt_dir that SummaryCollector and SummaryLandscape wrote, and checkpoints of
     ModelCheckpoint; MindSpore is not needed. Values and coordinates are kept to the bit. The same command again adds
-    what has come since. With --problem, `landscape run` computes the same planes anew.
+    what has come since. With --problem, a job file with nothing but `run: RUN` computes the same planes anew.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def import_mindspore(
         write_remark(f"landscape {landscape}", "imported", landscape=landscape)
     for remark in made.remarks:
         write_remark(remark, "left out")
-    anew = f", or landscape run --run {flat(run, 300)} for the same planes computed anew" if problem else ""
+    anew = f"; a job file of the line `run: {flat(run, 300)}` computes the same planes anew" if problem else ""
     write_remark(f"next: landscape view {flat(run, 300)}{anew}")
 
 

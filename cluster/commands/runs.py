@@ -58,9 +58,10 @@ def list_(folder: str = ".", *, older_than: Duration = None, json: Json = False)
 
 def list_text(rows: list[dict[str, Any]]) -> str:
     """The rows of `list_runs` as aligned lines, each with its problem below it."""
-    head_cells = ("run", "state", "points", "size", "trajectory", "checkpoints", "written", "landscapes")
+    head_cells = ("run", "state", "points", "size", "trajectory", "checkpoints", "written", "from", "landscapes")
+    imported = any(row["source"] for row in rows)
     cells = [head_cells, *map(_cells, rows)]
-    head, *lines = align(cells)
+    head, *lines = align(cells if imported else [(*line[:-2], line[-1]) for line in cells])
     problems = [f"\n  {flat(row['problem'], 1000)}" if row["problem"] else "" for row in rows]
     return "\n".join([head, *(line + problem for line, problem in zip(lines, problems, strict=True))])
 
@@ -75,6 +76,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         size_text(row["bytes"]),
         *(size_text(row["parts"][part]) if row["parts"][part] else "" for part in ("trajectory", "checkpoints")),
         "" if age is None else f"{age_text(age)} ago",
+        flat(row["source"] or "", LONGEST_NAMES),
         flat(", ".join(names), LONGEST_NAMES),
     )
 

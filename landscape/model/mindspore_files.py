@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import re
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -38,6 +39,8 @@ Message = memoryview  # the bytes of a protobuf message
 Field = tuple[int, "int | Message"]  # its number, and a whole number or bytes
 SOFTWARE = "MindSpore"
 VERSION = "MindSpore.Event:1"
+EVENT_FILE = re.compile(r".*\.out\.events\.summary\.(\d+)\.(\d+)\..*")  # time and number of the device
+CHECKPOINTS, METADATA = "ckpt_dir", "train_metadata.json"  # in a summary folder
 LONGEST_TAG = 1000  # bytes
 MOST_SCALARS = 1 << 21
 MOST_LANDSCAPES = 1000
@@ -128,6 +131,19 @@ def _wholes(values: list[Any]) -> list[int]:
 
 # ----------------------------------------------------------------------------------------------------
 # Event files.
+
+
+def is_summary_folder(folder: Path) -> bool:
+    """Whether a folder holds event files of MindSpore, or the checkpoints of its SummaryCollector."""
+    try:
+        return (folder / CHECKPOINTS / METADATA).is_file() or any(map(is_event_file, folder.iterdir()))
+    except OSError:
+        return False
+
+
+def is_event_file(file: Path) -> bool:
+    """Whether a file is named as MindSpore names its event files."""
+    return EVENT_FILE.fullmatch(file.name) is not None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from landscape.core.errors import JobError, NotFoundError, quoted
+from landscape.model.mindspore_files import SOFTWARE, is_checkpoint
 from landscape.model.packed_file import Archive, part_of
 from landscape.model.packed_model import read_tensors
 from landscape.model.run_files import SNAPSHOT_FORMAT, reason_of
@@ -128,9 +129,14 @@ def _read_torch(file: Path) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of old formats before it refuses them
             return torch.load(file, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise JobError(_why_not_unpickled(file, error)) from None
     except Exception as error:  # torch.load may raise any exception for a file that is no checkpoint
+        if is_checkpoint(file):
+            raise JobError(
+                f"weights {quoted(str(file))} is a checkpoint of {SOFTWARE}; `landscape import-mindspore FOLDER --run "
+                "RUN` imports its folder"
+            ) from None
+        if isinstance(error, pickle.UnpicklingError):
+            raise JobError(_why_not_unpickled(file, error)) from None
         raise JobError(
             f"weights {quoted(str(file))} is no checkpoint: {reason_of(error)[:160]}; give safetensors or torch.save "
             "files"

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from landscape.core.errors import JobError, nearest, quoted
 from landscape.core.files import Place
+from landscape.core.validation import check_whole
 from landscape.problem.terms import Problem
 from landscape.recipes.command import image_problem, main_of, problem_of_run
 from landscape.recipes.data import MNIST, MNIST_DEVIATION, MNIST_INTERVALS, MNIST_MEAN, Images, Split, read_mnist
@@ -121,6 +122,7 @@ def make_problem(
     scaling: Scaling = "resize",
     split: Split = "train",
     conv_bias: bool = True,
+    first: int | None = None,
     seed: int = 0,
 ) -> Problem:
     """The landscape's problem: cross-entropy and accuracy over the images of `split`.
@@ -129,10 +131,18 @@ def make_problem(
         weights: a file with the weights that are the origin unless the job names a snapshot; default: the initial
             weights of `seed`.
         scaling, conv_bias: see `train`.
+        first: so many images from the beginning of the split, as MindSpore's SummaryLandscape takes them; default: all.
     """
     return image_problem(
         partial(LeNet5, conv_bias=conv_bias), network_input(read_mnist(data, split), scaling), weights, seed
     )
+
+
+def _first_of(images: Images, count: int | None) -> Images:
+    if count is None:
+        return images
+    check_whole("first", count, 1)
+    return images[0][:count], images[1][:count]
 
 
 def problem() -> Problem:

@@ -24,12 +24,17 @@ from landscape.core.validation import Unit, is_number, parse_json
 from landscape.job.job import CollectLandscape
 from landscape.model.history import finite, history_line
 from landscape.model.mindspore_files import (
+    CHECKPOINTS,
+    EVENT_FILE,
+    METADATA,
     SOFTWARE,
     Events,
     Lineage,
     MindSporeFileError,
     MindSporeLandscape,
     Scalar,
+    is_event_file,
+    is_summary_folder,
     read_checkpoint,
     read_events,
     torch_names,
@@ -61,10 +66,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("landscape")
 
 SOURCE = "source"  # the key of run.json for where a run came from
-EVENT_FILE = re.compile(r".*\.out\.events\.summary\.(\d+)\.(\d+)\..*")  # time and number of the device
 COLLECTED = re.compile(r"(?P<network>.+)_(?P<number>\d{1,15})_(?P<unit>epoch|step)\.ckpt")
 OF_MODEL_CHECKPOINT = re.compile(r".+-(?P<epoch>\d{1,9})_(?P<step>\d{1,15})\.ckpt")
-CHECKPOINTS, METADATA = "ckpt_dir", "train_metadata.json"
 LARGEST_FILE = 4 << 30
 LARGEST_METADATA = 16 << 20
 MOST_COLUMNS = 64
@@ -159,19 +162,6 @@ def import_mindspore(
     except OSError as error:
         raise write_error(path, error) from error
     return ImportedRun(names, unit, {one.number: one.file.name for one in found}, tuple(remarks))
-
-
-def is_summary_folder(folder: Path) -> bool:
-    """Whether a folder holds event files of MindSpore, or the checkpoints of its SummaryCollector."""
-    try:
-        return (folder / CHECKPOINTS / METADATA).is_file() or any(map(is_event_file, folder.iterdir()))
-    except OSError:
-        return False
-
-
-def is_event_file(file: Path) -> bool:
-    """Whether a file is named as MindSpore names its event files."""
-    return EVENT_FILE.fullmatch(file.name) is not None
 
 
 def _model_of(problem: str | Callable[[], Problem] | None, network: Mapping[str, Any] | None) -> nn.Module | None:

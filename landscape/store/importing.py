@@ -25,6 +25,7 @@ from landscape.core.folders import open_folder
 from landscape.core.grid import AXIS_NAMES, Floats, tile_counts
 from landscape.core.lock import run_lock
 from landscape.core.validation import LONGEST_LANDSCAPE_NAME
+from landscape.model.mindspore_files import is_event_file, is_summary_folder
 from landscape.store.commit import move_landscape, write_synced
 from landscape.store.documents import FOLDER
 from landscape.store.format import NewArrays, PathPlan
@@ -435,6 +436,11 @@ def read_surface_file(file: Path) -> ImportedSurface:
     reader = READERS.get(file.suffix.lower())
     if not file.exists():
         raise NotFoundError(f"file {quoted(str(file), 300)} does not exist")
+    if is_event_file(file) or (file.is_dir() and is_summary_folder(file)):
+        folder = file if file.is_dir() else file.parent
+        raise refused(
+            str(file), f"is of MindSpore; `landscape import-mindspore {quoted(str(folder))} --run RUN` imports it"
+        )
     if not file.is_file():
         raise refused(str(file), "must be a file")
     if reader is None:

@@ -325,7 +325,7 @@ def read_row(run: FoundRun) -> Row:
     except Exception as error:  # an unforeseen error concerns this run, not the others
         log.debug("the row of %s failed", run.path, exc_info=True)
         problem = f"this run cannot be read: {flat(repr(error), 200)}; `landscape view --debug` shows where"
-    names = ("model", "optimiser", "learning_rate", "when", "eta_seconds", "lowest", "lowest_stderr")
+    names = ("model", "optimiser", "learning_rate", "source", "when", "eta_seconds", "lowest", "lowest_stderr")
     unknown = dict.fromkeys(names)
     empty = {"done": 0, "points": 0, "rate": 0.0, "landscapes": []}
     return _head(run) | unknown | empty | {"state": UNREADABLE, "problem": problem, "readable": False}
@@ -361,8 +361,20 @@ def _training(info: Mapping[str, Any], landscapes: list[dict[str, Any]]) -> Row:
         "model": next((flat(model, 200) for model in models if isinstance(model, str) and model), None),
         "optimiser": flat(name, 200) if isinstance(name, str) else None,
         "learning_rate": rate if isinstance(rate, (int, float)) and not isinstance(rate, bool) else None,
+        "source": _source_in_words(info),
         "when": max(when, default=None),
     }
+
+
+def _source_in_words(info: Mapping[str, Any]) -> str | None:
+    """Where an imported training came from, such as `MindSpore, folder lenet` or `7 checkpoints`; else None."""
+    source, files = mapping(info.get("source")), info.get("imported")
+    software, folder = source.get("software"), source.get("folder")
+    if isinstance(software, str) and isinstance(folder, str):
+        return flat(f"{software}, folder {folder}", 200)
+    if not isinstance(files, list) or not files:
+        return None
+    return f"{len(files)} checkpoint{'s' * (len(files) > 1)}"
 
 
 def progress_of(landscapes: list[dict[str, Any]], alive: bool, problems: list[str]) -> Row:
@@ -425,9 +437,9 @@ def list_runs(folder: str | Path = ".", older_than: float | None = None) -> list
         interrupted, partial, complete, or empty if it has no landscapes), `done` and `points` (evaluations), `bytes`
         (of all its files; None if unknown), `parts` (bytes of its landscapes, trajectory and checkpoints), `changed`
         (the time of the last write, in ISO format), `age_seconds` (since then), `landscapes` (of each its name, size,
-        state, done, points), `model`, `training` (the state of its training; None if `landscape train` did not begin
-        it), `problem` (the first one, as a phrase), and `readable` (False if a part of it cannot be read, nor its copy
-        in the root's document).
+        state, done, points), `model`, `source` (where an imported training came from; else None), `training` (the
+        state of its training; None if `landscape train` did not begin it), `problem` (the first one, as a phrase), and
+        `readable` (False if a part of it cannot be read, nor its copy in the root's document).
 
     Raises:
         JobError: `older_than` is no number of seconds.
@@ -469,7 +481,7 @@ def _row(run: FoundRun) -> dict[str, Any] | None:
         row |= {"problem": row["problem"] or problem, "readable": False}
     if not _is_there(run):
         return None
-    names = ("name", "state", "done", "points", "landscapes", "model", "problem", "readable")
+    names = ("name", "state", "done", "points", "landscapes", "model", "source", "problem", "readable")
     return {
         "run": run.path,
         **{name: row.get(name) for name in names},

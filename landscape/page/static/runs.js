@@ -129,7 +129,7 @@ export class RunsPage {
     const landscapes = run.landscapes || [];
     const row = el("div", { class: "row", role: "row", "aria-rowindex": number + 2, "data-run": run.id },
       cell("select", landscapes.length ? el("input", { type: "checkbox", "aria-label": WORDS.selectRun(run.name), checked: landscapes.some(one => this.selected.has(`${run.id}|${one.name}`)), onchange: event => this.tick(run, event.target.checked) }) : null),
-      cell("name", el("a", { href: link("run", { run: run.id }) }, run.name), el("small", { class: "quiet", title: run.path }, run.path)),
+      cell("name", el("a", { href: link("run", { run: run.id }) }, run.name), el("small", { class: "quiet", title: run.source ? `${run.path} (from ${run.source})` : run.path }, run.source ? `${run.path} (from ${run.source})` : run.path)),
       cell("picture", landscapes.slice(0, 3).map(one => el("a", { href: link("run", { run: run.id, landscape: one.name }) }, thumbnail(run.id, one.name, one.generation, one.name))),
         landscapes.length > 3 ? el("small", { class: "quiet" }, WORDS.more(landscapes.length - 3)) : null),
       cell("state", run.pending ? el("span", { class: "quiet" }, WORDS.pending) : run.problem ? el("span", { class: "problem", title: run.problem }, run.problem) : [badge(run.state),
