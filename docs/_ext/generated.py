@@ -97,6 +97,7 @@ GROUPS = {
         "landscape.rename_landscape",
         "landscape.compact_landscape",
         "landscape.import_surface",
+        "landscape.import_mindspore",
     ),
     "Errors": ("landscape.LandscapeError", "landscape.JobError", "landscape.NotFoundError"),
     "What these give and take": (

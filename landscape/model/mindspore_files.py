@@ -324,7 +324,10 @@ def _tensor(parts: Mapping[int, list[Any]]) -> NDArray[np.float32]:
     data = b"".join(bytes(value) for value in parts.get(3, []) if isinstance(value, memoryview))
     if len(data) != 4 * math.prod(dims):
         raise MindSporeFileError(f"a tensor in it has {len(data)} bytes, its shape {quoted(dims)} another number")
-    return np.frombuffer(data, "<f4").reshape(dims)
+    try:
+        return np.frombuffer(data, "<f4").reshape(dims)
+    except (ValueError, OverflowError):
+        raise MindSporeFileError(f"a tensor in it has the shape {quoted(dims)}, which none can have") from None
 
 
 def _read_lineage(event: Mapping[int, list[Any]], lineage: Lineage) -> None:
@@ -349,6 +352,7 @@ TYPES = {
     "Int8": "<i1", "UInt8": "<u1", "Int16": "<i2", "UInt16": "<u2", "Int32": "<i4", "UInt32": "<u4", "Int64": "<i8",
     "UInt64": "<u8", "Float16": "<f2", "Float32": "<f4", "Float64": "<f8", "Bool": "?", "BFloat16": "<i2",
 }  # fmt: skip
+ENCRYPTED = (b"\xd8\x5e\x3a\x7f", b"\xd9\x5e\x3a\x7f")  # the first bytes of a file by AES-GCM and by AES-CBC
 CRC_MARK, CRC_LENGTH = b"crc_num", 10  # before the checksum at the end of a file, and that checksum's bytes
 # What optimisers and loops keep beside the weights, in tensors of one number.
 COUNTERS = (
@@ -363,7 +367,7 @@ STATES = frozenset((
 ))  # fmt: skip
 # The last part of a weight's name in torch: those that MindSpore has for it.
 RENAMED = {
-    "weight": ("gamma", "embedding_table"), "bias": ("beta",), "running_mean": ("moving_mean",),
+    "weight": ("gamma", "embedding_table", "w"), "bias": ("beta",), "running_mean": ("moving_mean",),
     "running_var": ("moving_variance",),
 }  # fmt: skip
 
@@ -385,7 +389,7 @@ def is_checkpoint(file: Path) -> bool:
 
 
 def read_checkpoint(file: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """The weights of a checkpoint by MindSpore's names, on the CPU, and the names that are left out.
+    """The weights of a checkpoint, .ckpt or .safetensors, by MindSpore's names, on the CPU, and the names left out.
 
     Left out are the optimiser's state (names such as `moments.fc.weight` beside `fc.weight`), counters such as
     `learning_rate`, and entries that are no tensor.
@@ -394,6 +398,24 @@ def read_checkpoint(file: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
         MindSporeFileError: it is no whole checkpoint, or is encrypted.
         OSError: it cannot be read.
     """
+    if file.suffix == ".safetensors":
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            state, others = load_file(file), list[str]()
+        except SafetensorError as error:
+            raise MindSporeFileError(f"is not a whole safetensors file: {message_of(error)}") from None
+    else:
+        state, others = _read_values(file)
+    weights = {name: tensor for name, tensor in state.items() if not _is_of_optimiser(name, tensor, state)}
+    if not weights:
+        raise MindSporeFileError("holds no weights")
+    return weights, (*(name for name in state if name not in weights), *others)
+
+
+def _read_values(file: Path) -> tuple[dict[str, Tensor], list[str]]:
+    """All tensors of a checkpoint in MindSpore's own format, and the names of what is no tensor."""
     import torch
 
     state: dict[str, Tensor] = {}
@@ -417,10 +439,7 @@ def read_checkpoint(file: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
                 state[name] = tensor.view(torch.bfloat16) if kind == "BFloat16" else tensor
         except (TypeError, ValueError, MemoryError) as error:
             raise error if isinstance(error, MindSporeFileError) else MindSporeFileError(message_of(error)) from None
-    weights = {name: tensor for name, tensor in state.items() if not _is_of_optimiser(name, tensor, state)}
-    if not weights:
-        raise MindSporeFileError("holds no weights")
-    return weights, (*(name for name in state if name not in weights), *others)
+    return state, others
 
 
 def _without_checksum(content: Message) -> Message:
@@ -436,6 +455,8 @@ def _without_checksum(content: Message) -> Message:
 def _values(content: Message) -> dict[str, tuple[list[int], str, list[Message]]]:
     """Shape, type and pieces of each value; a large tensor is stored in several pieces under one name."""
     values: dict[str, tuple[list[int], str, list[Message]]] = {}
+    if bytes(content[:4]) in ENCRYPTED:
+        raise MindSporeFileError("is encrypted; save it again without enc_key")
     try:
         for number, value in _fields(content):
             if number != 1 or not isinstance(value, memoryview):
@@ -450,7 +471,7 @@ def _values(content: Message) -> dict[str, tuple[list[int], str, list[Message]]]
             known[2].append(_message(tensor, 3))
     except MindSporeFileError as error:
         if not values:
-            raise MindSporeFileError("is no checkpoint of MindSpore, or is encrypted") from None
+            raise MindSporeFileError("is no checkpoint of MindSpore") from None
         raise MindSporeFileError(f"is cut off or damaged behind {quoted(list(values)[-1])} ({error})") from None
     return values
 
@@ -465,8 +486,8 @@ def _is_of_optimiser(name: str, tensor: Tensor, state: Mapping[str, Tensor]) -> 
 def torch_names(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights under the names of a model's own tensors, as far as a name fits one of MindSpore's and the shape.
 
-    `gamma` and `embedding_table` are weights, `beta` is a bias, `moving_mean` and `moving_variance` are the statistics
-    of batch norm. Weights whose names fit none keep theirs.
+    `gamma`, `embedding_table` and PReLU's `w` are weights, `beta` is a bias, `moving_mean` and `moving_variance` are
+    the statistics of batch norm; a Conv1d is one of [out, in, 1, k] in MindSpore. Others keep their names.
 
     Example:
         >>> import torch
@@ -478,7 +499,12 @@ def torch_names(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dic
     for name, tensor in own.items():
         stem, dot, last = name.rpartition(".")
         for other in (f"{stem}{dot}{word}" for word in (last, *RENAMED.get(last, ()))):
-            if other in weights and weights[other].shape == tensor.shape:
+            shape = list(weights[other].shape) if other in weights else None
+            if shape in (list(tensor.shape), [*tensor.shape[:2], 1, *tensor.shape[2:]]):
                 renamed[other] = name
                 break
-    return {renamed.get(name, name): tensor for name, tensor in weights.items()}
+    fitting = {}
+    for other, tensor in weights.items():
+        name = renamed.get(other, other)
+        fitting[name] = tensor.reshape(own[name].shape) if other in renamed else tensor
+    return fitting

@@ -133,9 +133,8 @@ def make_problem(
         scaling, conv_bias: see `train`.
         first: so many images from the beginning of the split, as MindSpore's SummaryLandscape takes them; default: all.
     """
-    return image_problem(
-        partial(LeNet5, conv_bias=conv_bias), network_input(read_mnist(data, split), scaling), weights, seed
-    )
+    images = network_input(_first_of(read_mnist(data, split), first), scaling)
+    return image_problem(partial(LeNet5, conv_bias=conv_bias), images, weights, seed)
 
 
 def _first_of(images: Images, count: int | None) -> Images:

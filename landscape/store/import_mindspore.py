@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import math
@@ -66,8 +67,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("landscape")
 
 SOURCE = "source"  # the key of run.json for where a run came from
-COLLECTED = re.compile(r"(?P<network>.+)_(?P<number>\d{1,15})_(?P<unit>epoch|step)\.ckpt")
-OF_MODEL_CHECKPOINT = re.compile(r".+-(?P<epoch>\d{1,9})_(?P<step>\d{1,15})\.ckpt")
+COLLECTED = re.compile(r"(?P<network>.+)_(?P<number>\d{1,15})_(?P<unit>epoch|step)\.(ckpt|safetensors)")
+OF_MODEL_CHECKPOINT = re.compile(r".+-(?P<epoch>\d{1,9})_(?P<step>\d{1,15})\.(ckpt|safetensors)")
+SUFFIXES = (".ckpt", ".safetensors")
 LARGEST_FILE = 4 << 30
 LARGEST_METADATA = 16 << 20
 MOST_COLUMNS = 64
@@ -75,7 +77,7 @@ RESERVED = {"step", "epoch", "epoch_end", "seconds", "watch"}
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class NumberedFile:
     """A file of weights, and its number in the unit of the run."""
 
     number: int
@@ -245,7 +247,7 @@ def _read_metadata(file: Path) -> Mapping[str, Any]:
     return metadata
 
 
-def _find_checkpoints(summary: _Summary, places: Sequence[Path]) -> tuple[Unit, list[Checkpoint], list[str]]:
+def _find_checkpoints(summary: _Summary, places: Sequence[Path]) -> tuple[Unit, list[NumberedFile], list[str]]:
     """The unit of the run, its checkpoints in the order of training, and remarks on files that are left out."""
     files = [*_checkpoint_files(summary.folder / CHECKPOINTS), *_checkpoint_files(summary.folder)]
     for place in places:
@@ -253,7 +255,9 @@ def _find_checkpoints(summary: _Summary, places: Sequence[Path]) -> tuple[Unit, 
             raise NotFoundError(f"checkpoints: {quoted(str(place))} does not exist")
         listed = _checkpoint_files(place) if place.is_dir() else [place]
         if not listed:
-            raise JobError(f"checkpoints: {quoted(str(place))} holds no *.ckpt; name the folder of ModelCheckpoint")
+            raise JobError(
+                f"checkpoints: {quoted(str(place))} holds no *.ckpt or *.safetensors; name a folder that does"
+            )
         files += listed
     collected = [(match, file) for file in files if (match := COLLECTED.fullmatch(file.name))]
     others = [(match, file) for file in files if (match := OF_MODEL_CHECKPOINT.fullmatch(file.name))]
@@ -271,12 +275,12 @@ def _find_checkpoints(summary: _Summary, places: Sequence[Path]) -> tuple[Unit, 
     unused += [file.name for match, file in collected if match["unit"] != unit]
     unused += [file.name for file in files if file.name not in named]
     remarks = [f"left out, as their names give no {unit}: {', '.join(sorted(set(unused)))}"] if unused else []
-    return unit, [Checkpoint(number, found[number]) for number in sorted(found)], remarks
+    return unit, [NumberedFile(number, found[number]) for number in sorted(found)], remarks
 
 
 def _checkpoint_files(folder: Path) -> list[Path]:
     try:
-        return sorted(file for file in folder.iterdir() if file.suffix == ".ckpt" and file.is_file())
+        return sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES and file.is_file())
     except OSError:
         return []
 
@@ -298,7 +302,7 @@ class _Weights:
         JobError: a file is no checkpoint, two are of different networks, or one does not fit the model.
     """
 
-    def __init__(self, checkpoints: Sequence[Checkpoint], model: nn.Module | None) -> None:
+    def __init__(self, checkpoints: Sequence[NumberedFile], model: nn.Module | None) -> None:
         self._model = model
         self._files = {one.number: one.file for one in checkpoints}
         self.remarks: list[str] = []
@@ -375,7 +379,7 @@ def _write_training(
     folder: Folder,
     summary: _Summary,
     unit: Unit,
-    found: Sequence[Checkpoint],
+    found: Sequence[NumberedFile],
     weights: _Weights,
     problem: Any,
     network: Mapping[str, Any] | None,
@@ -397,6 +401,7 @@ def _write_training(
     info = _info(summary, unit, found, weights, problem, network)
     info["created"] = before.get("created", info["created"]) if is_ours else info["created"]
     rows = history_rows(summary.scalars, summary.steps_per_epoch)
+    rows += _end_of_training(rows, summary)
     remove_leftovers(folder)
     with staging(folder) as staged:
         written, history = [], None
@@ -415,7 +420,7 @@ def _write_training(
 def _info(
     summary: _Summary,
     unit: Unit,
-    found: Sequence[Checkpoint],
+    found: Sequence[NumberedFile],
     weights: _Weights,
     problem: Any,
     network: Mapping[str, Any] | None,
@@ -504,6 +509,15 @@ def history_rows(files: Sequence[Sequence[Scalar]], steps_per_epoch: int | None)
             row = rows.setdefault(scalar.step, _place(scalar.step, steps_per_epoch))
             row[name] = finite(_shortest(scalar.value))
     return [rows[step] for step in sorted(rows)]
+
+
+def _end_of_training(rows: Sequence[Mapping[str, Any]], summary: _Summary) -> list[dict[str, Any]]:
+    """The last step, if the lineage says that the training reached it: MindSpore records every tenth step only."""
+    steps, epochs = summary.steps_per_epoch, summary.lineage.epochs
+    if not rows or steps is None or epochs is None:
+        return []
+    gap = max((b["step"] - a["step"] for a, b in itertools.pairwise(rows)), default=1)
+    return [_place(steps * epochs, steps)] if 0 < steps * epochs - rows[-1]["step"] < gap else []
 
 
 def _place(step: int, steps_per_epoch: int | None) -> dict[str, Any]:
