@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cluster.runtime.logs import write_remark
 from cluster.runtime.options import Flag, Words
 from landscape.core.errors import JobError, flat, quoted
+
+if TYPE_CHECKING:
+    from landscape.model.snapshots import Trajectory
 
 MOST_LISTED = 40  # snapshots
 
@@ -43,10 +46,10 @@ def import_(
     from landscape.model.checkpoint_import import import_checkpoints
 
     trajectory = import_checkpoints(checkpoints, run, unit, order=order, overwrite=overwrite)
-    lines = [f"{snapshot.source} -> {trajectory.unit} {snapshot.number}" for snapshot in trajectory.snapshots]
-    _tell_snapshots(lines)
-    last = f"; {trajectory.unit} {trajectory.numbers[-1]} is the end" if len(lines) > 1 else ""
-    write_remark(f"{len(lines)} snapshot{'s' * (len(lines) > 1)} in {run}{last}; next: a job with `trajectory: all`")
+    _tell_snapshots(trajectory)
+    count = len(trajectory.snapshots)
+    last = f"; {trajectory.unit} {trajectory.numbers[-1]} is the end" if count > 1 else ""
+    write_remark(f"{count} snapshot{'s' * (count > 1)} in {run}{last}; next: a job with `trajectory: all`")
 
 
 def import_surface(*files: str, run: str, name: str | None = None) -> None:
@@ -110,11 +113,9 @@ def import_mindspore(
     made = import_folder(
         folder, run, problem, network=_network_options(network), checkpoints=checkpoints or (), overwrite=overwrite
     )
-    _tell_snapshots([f"{source} -> {made.unit} {number}" for number, source in made.snapshots.items()])
-    for landscape in made.landscapes:
+    _tell_snapshots(made.trajectory)
+    for landscape in made:
         write_remark(f"landscape {landscape}", "imported", landscape=landscape)
-    for remark in made.remarks:
-        write_remark(remark, "left out")
     anew = f"; a job file of the line `run: {flat(run, 300)}` computes the same planes anew" if problem else ""
     write_remark(f"next: landscape view {flat(run, 300)}{anew}")
 
@@ -133,7 +134,8 @@ def _network_options(words: Sequence[str] | None) -> Mapping[str, Any] | None:
     return options or None
 
 
-def _tell_snapshots(lines: Sequence[str]) -> None:
+def _tell_snapshots(trajectory: Trajectory) -> None:
+    lines = [f"{snapshot.source} -> {trajectory.unit} {snapshot.number}" for snapshot in trajectory.snapshots]
     half = MOST_LISTED // 2
     cut = [*lines[:half], f"… {len(lines) - MOST_LISTED} more …", *lines[-half:]]
     for line in lines if len(lines) <= MOST_LISTED else cut:

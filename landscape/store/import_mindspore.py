@@ -54,15 +54,13 @@ from landscape.model.snapshots import (
 from landscape.store.import_surface import ImportedSurface, NoSurfaceError, refused
 from landscape.store.importing import write_imported
 from landscape.store.mindspore_landscapes import make_landscape
-from landscape.store.results import refuse_taken
+from landscape.store.results import Run, refuse_taken
 from landscape.store.runs import refuse_unwritable, survey, write_error
 from landscape.surface.record import Record
 from landscape.surface.record_parts import Provenance
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-    from landscape.problem.terms import Problem
 
 log = logging.getLogger("landscape")
 
@@ -84,16 +82,6 @@ class NumberedFile:
     file: Path
 
 
-@dataclass(frozen=True)
-class ImportedRun:
-    """What an import has made: the names of its landscapes, and of each snapshot's file; `remarks` are for the user."""
-
-    landscapes: tuple[str, ...]
-    unit: Unit
-    snapshots: Mapping[int, str]
-    remarks: tuple[str, ...] = ()
-
-
 @dataclass
 class _Summary:
     """The content of a summary folder."""
@@ -113,12 +101,12 @@ class _Summary:
 def import_mindspore(
     folder: str | Path,
     run: Place,
-    problem: str | Callable[[], Problem] | None = None,
+    problem: str | Callable[[], Any] | None = None,
     *,
     network: Mapping[str, Any] | None = None,
     checkpoints: Sequence[str | Path] = (),
     overwrite: bool = False,
-) -> ImportedRun:
+) -> Run:
     """Make a run of a folder that MindSpore's SummaryCollector and SummaryLandscape wrote, without MindSpore.
 
     Landscapes keep their values, paths and coordinates to the bit. The history is that of the recorded scalars;
@@ -135,6 +123,9 @@ def import_mindspore(
         checkpoints: files of `ModelCheckpoint`, or folders of them, that lie elsewhere.
         overwrite: whether to replace the trajectory that the run holds.
 
+    Returns:
+        The run, opened.
+
     Raises:
         NotFoundError: there is no such folder, or no such checkpoint.
         JobError: the folder holds nothing of MindSpore, a file is damaged, the weights do not fit the problem, or the
@@ -144,7 +135,7 @@ def import_mindspore(
     path = open_folder(run).name
     refuse_unwritable(path)
     summary = _read_summary(Path(folder))
-    unit, found, remarks = _find_checkpoints(summary, [Path(place) for place in checkpoints])
+    unit, found = _find_checkpoints(summary, [Path(place) for place in checkpoints])
     if not (summary.landscapes or summary.scalars or found):
         raise JobError(
             f"folder: {quoted(str(folder))} holds no landscape, no scalar and no checkpoint of MindSpore; name a "
@@ -153,20 +144,19 @@ def import_mindspore(
     model = _model_of(problem, network)
     weights = _Weights(found, model)
     made = _landscapes(summary, weights)
-    remarks += weights.remarks
     opened = open_folder(path)
     try:
         with run_lock(path):
             _write_training(opened, summary, unit, found, weights, problem, network, overwrite)
-            names = _write_landscapes(path, made)
+            _write_landscapes(path, made)
     except LandscapeError:
         raise
     except OSError as error:
         raise write_error(path, error) from error
-    return ImportedRun(names, unit, {one.number: one.file.name for one in found}, tuple(remarks))
+    return Run(path)
 
 
-def _model_of(problem: str | Callable[[], Problem] | None, network: Mapping[str, Any] | None) -> nn.Module | None:
+def _model_of(problem: str | Callable[[], Any] | None, network: Mapping[str, Any] | None) -> nn.Module | None:
     if problem is None:
         if network:
             raise JobError("network: is read by the callback; name it too, as problem 'module:function'")
@@ -247,8 +237,8 @@ def _read_metadata(file: Path) -> Mapping[str, Any]:
     return metadata
 
 
-def _find_checkpoints(summary: _Summary, places: Sequence[Path]) -> tuple[Unit, list[NumberedFile], list[str]]:
-    """The unit of the run, its checkpoints in the order of training, and remarks on files that are left out."""
+def _find_checkpoints(summary: _Summary, places: Sequence[Path]) -> tuple[Unit, list[NumberedFile]]:
+    """The unit of the run, and its checkpoints in the order of training."""
     files = [*_checkpoint_files(summary.folder / CHECKPOINTS), *_checkpoint_files(summary.folder)]
     for place in places:
         if not place.exists():
@@ -274,8 +264,9 @@ def _find_checkpoints(summary: _Summary, places: Sequence[Path]) -> tuple[Unit, 
     named = {file.name for _, file in (*collected, *others)}
     unused += [file.name for match, file in collected if match["unit"] != unit]
     unused += [file.name for file in files if file.name not in named]
-    remarks = [f"left out, as their names give no {unit}: {', '.join(sorted(set(unused)))}"] if unused else []
-    return unit, [NumberedFile(number, found[number]) for number in sorted(found)], remarks
+    if unused:
+        log.warning("import: left out, as their names give no %s: %s", unit, ", ".join(sorted(set(unused))))
+    return unit, [NumberedFile(number, found[number]) for number in sorted(found)]
 
 
 def _checkpoint_files(folder: Path) -> list[Path]:
@@ -305,7 +296,6 @@ class _Weights:
     def __init__(self, checkpoints: Sequence[NumberedFile], model: nn.Module | None) -> None:
         self._model = model
         self._files = {one.number: one.file for one in checkpoints}
-        self.remarks: list[str] = []
         self.shapes: dict[str, tuple[int, ...]] = {}
         left_out: dict[str, None] = {}
         for one in checkpoints:
@@ -320,7 +310,7 @@ class _Weights:
             self.shapes = shapes
             left_out |= dict.fromkeys(others)
         if left_out:
-            self.remarks.append(f"left out of the checkpoints: {_briefly(left_out)}")
+            log.warning("import: left out of the checkpoints: %s", _briefly(left_out))
 
     @property
     def parameters(self) -> int | None:
@@ -558,8 +548,8 @@ def _about(one: MindSporeLandscape, summary: _Summary, weights: _Weights) -> dic
     return about
 
 
-def _write_landscapes(run: str, made: Sequence[tuple[str, ImportedSurface, Record]]) -> tuple[str, ...]:
-    """Write the landscapes that the run does not have yet, the oldest first; the names of all, in that order.
+def _write_landscapes(run: str, made: Sequence[tuple[str, ImportedSurface, Record]]) -> None:
+    """Write the landscapes that the run does not have yet, the oldest first.
 
     Args:
         made: the newest first: of several of one kind it has the plain name, and the others get a number.
@@ -579,7 +569,5 @@ def _write_landscapes(run: str, made: Sequence[tuple[str, ImportedSurface, Recor
         name = names[record.imported.digest or ""] if record.imported else ""
         if name not in readable and name not in written:
             refuse_taken(run, name)
-            write_imported(run, name, surface, record.changed(position=position))
-            position += 1
-        written.append(name)
-    return tuple(dict.fromkeys(written))
+            write_imported(run, name, surface, record.changed(position=position + len(written)))
+            written.append(name)

@@ -83,12 +83,16 @@ def problem():
     return Problem.supervised(Net(), (torch.randn(64, 1, 4, 4), torch.arange(64) % 3), nn.CrossEntropyLoss())
 
 
-def test_a_folder_becomes_a_run_with_every_value(summary, tmp_path):
-    made = import_mindspore(summary, tmp_path / "run")
-    assert made.landscapes == ("mindspore-epochs-1-3", "mindspore-result")
-    assert made.snapshots == {number: f"Net_{number}_epoch.ckpt" for number in (1, 2, 3)}
-    assert made.remarks == ("left out of the checkpoints: learning_rate, moments.* (1)",)
-    opened = open_run(tmp_path / "run")
+def sources(opened):
+    return {snapshot.number: snapshot.source for snapshot in opened.trajectory.snapshots}
+
+
+def test_a_folder_becomes_a_run_with_every_value(summary, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING, "landscape"):
+        opened = import_mindspore(summary, tmp_path / "run")
+    assert caplog.messages == ["import: left out of the checkpoints: learning_rate, moments.* (1)"]
+    assert set(opened) == {"mindspore-epochs-1-3", "mindspore-result"}
+    assert sources(opened) == {number: f"Net_{number}_epoch.ckpt" for number in (1, 2, 3)}
     path, result = opened["mindspore-epochs-1-3"], opened["mindspore-result"]
     for surface, values in ((path, Z), (result, Z + 1)):
         assert np.array_equal(surface.loss, values.astype(np.float64))
@@ -149,13 +153,12 @@ def test_weights_that_do_not_fit_the_problem_are_refused(summary, tmp_path):
 
 def test_the_same_folder_again_changes_nothing_and_adds_what_is_new(summary, tmp_path):
     import_mindspore(summary, tmp_path / "run")
-    before = {name: open_run(tmp_path / "run")[name].record.imported.digest for name in open_run(tmp_path / "run")}
-    assert import_mindspore(summary, tmp_path / "run").landscapes == ("mindspore-epochs-1-3", "mindspore-result")
+    before = {name: surface.record.imported.digest for name, surface in open_run(tmp_path / "run").items()}
+    assert set(import_mindspore(summary, tmp_path / "run")) == set(before)
     write_events(summary, [landscape_event(X, Y, Z + 2, intervals=INTERVALS[0], path=PATH)], 1700000200)
     write_checkpoints(summary / "ckpt_dir", {4: "Net_4_epoch.ckpt"})
-    again = import_mindspore(summary, tmp_path / "run")
-    assert again.landscapes == ("mindspore-epochs-1-3", "mindspore-result", "mindspore-epochs-1-3-2")
-    opened = open_run(tmp_path / "run")
+    opened = import_mindspore(summary, tmp_path / "run")
+    assert set(opened) == {*before, "mindspore-epochs-1-3-2"}
     assert {name: opened[name].record.imported.digest for name in before} == before
     assert opened.trajectory.numbers == (1, 2, 3, 4)
     assert opened["mindspore-epochs-1-3-2"].loss[0, 0] == np.float32(Z + 2)[0, 0]
@@ -171,20 +174,21 @@ def test_another_training_of_the_run_is_not_replaced_unasked(summary, tmp_path):
     assert open_run(tmp_path / "run").trajectory.numbers == (1, 2, 3)
 
 
-def test_checkpoints_of_model_checkpoint_stand_in_where_the_collector_has_none(summary, tmp_path):
+def test_checkpoints_of_model_checkpoint_stand_in_where_the_collector_has_none(summary, tmp_path, caplog):
     shutil.rmtree(summary / "ckpt_dir")
     names = {1: "net-1_4.ckpt", 2: "net-2_2.ckpt", 3: "net-3_4.ckpt"}
     write_checkpoints(tmp_path / "kept", names)
     (tmp_path / "kept" / "net-graph.meta").write_bytes(b"x")
-    made = import_mindspore(summary, tmp_path / "run", checkpoints=[tmp_path / "kept"])
-    assert made.snapshots == {1: "net-1_4.ckpt", 3: "net-3_4.ckpt"}
-    assert made.remarks[0] == "left out, as their names give no epoch: net-2_2.ckpt"
+    with caplog.at_level(logging.WARNING, "landscape"):
+        opened = import_mindspore(summary, tmp_path / "run", checkpoints=[tmp_path / "kept"])
+    assert sources(opened) == {1: "net-1_4.ckpt", 3: "net-3_4.ckpt"}
+    assert caplog.messages[0] == "import: left out, as their names give no epoch: net-2_2.ckpt"
     with pytest.raises(NotFoundError, match=r"checkpoints: '.*absent' does not exist"):
         import_mindspore(summary, tmp_path / "other", checkpoints=[tmp_path / "absent"])
     # By steps, all of them have a number.
     write_events(summary, [landscape_event(X, Y, Z, intervals=(4, 6, 12), path=PATH, unit="step")], 1700000300)
     steps = import_mindspore(summary, tmp_path / "steps", checkpoints=[tmp_path / "kept"])
-    assert steps.snapshots == {4: "net-1_4.ckpt", 6: "net-2_2.ckpt", 12: "net-3_4.ckpt"}
+    assert sources(steps) == {4: "net-1_4.ckpt", 6: "net-2_2.ckpt", 12: "net-3_4.ckpt"}
 
 
 def test_a_training_begun_again_replaces_what_comes_after(tmp_path):
@@ -279,7 +283,7 @@ def test_metadata_that_is_damaged_or_missing_costs_only_what_it_said(summary, tm
     with caplog.at_level(logging.WARNING, "landscape"):
         made = import_mindspore(summary, tmp_path / "run")
     assert "train_metadata.json' cannot be read; the checkpoints are numbered by their names" in caplog.text
-    assert sorted(made.snapshots) == [1, 2, 3]
+    assert sorted(sources(made)) == [1, 2, 3]
     info = open_run(tmp_path / "run").info
     assert info["steps_per_epoch"] == 4  # the landscapes say it too
     assert info["collect_landscape"]["intervals"] == INTERVALS
