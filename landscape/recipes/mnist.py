@@ -64,13 +64,16 @@ def _resize_uint8(images: Tensor, side: int) -> Tensor:
 
 
 def _taps(size: int, side: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """For each of `side` pixels its two neighbours among `size`, and their weights, which add up to 2¹¹."""
+    """For each of `side` pixels its two neighbours among `size`, and their weights, which add up to 2¹¹.
+
+    At a border both are the outermost pixel: as each product is cut off, its weights in a column are still two.
+    """
     places = ((torch.arange(side, dtype=torch.float64) + 0.5) * (size / side) - 0.5).to(torch.float32)
     first = places.floor()
-    share = (places - first).where((first >= 0) & (first < size - 1), 0.0)
-    near = first.clamp(0, size - 1).long()
+    share = places - first
     weights = ((1 << BITS) * torch.stack([1 - share, share])).round().to(torch.int32)
-    return near, (near + 1).clamp(max=size - 1), weights[0], weights[1]
+    near, far = ((first.long() + step).clamp(0, size - 1) for step in (0, 1))
+    return near, far, weights[0], weights[1]
 
 
 @takes_loop_options(

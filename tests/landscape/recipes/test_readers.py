@@ -1,6 +1,7 @@
 """Each reader against bytes built by hand, and what it says of files that are not what they should be."""
 
 import gzip
+import hashlib
 import struct
 
 import numpy as np
@@ -87,6 +88,19 @@ def test_both_scalings_of_mnist():
     np.testing.assert_allclose(resized, by_hand(images.numpy() / 255), rtol=1e-4, atol=1e-5)
     with pytest.raises(JobError, match="scaling: unknown 'crop'"):
         mnist.scale(images, "crop")
+
+
+# SHA-256 of what MindSpore 2.7.0's `vision.Resize((32, 32))` makes of the images below; `make test-mindspore` asks it.
+RESIZED_BY_MINDSPORE = "b7e7eebb5c6f23c4ac3d758d9a5de59f82405eda742b18fe1340bce5e68b428e"
+
+
+def test_pixels_resized_as_uint8_are_mindspores():
+    rows, columns = np.arange(28)[:, None], np.arange(28)
+    images = np.stack([rows * columns * 7 + rows * 37 + columns * factor for factor in range(11, 19)]).astype(np.uint8)
+    normalised = mnist.scale(torch.from_numpy(images), "resize-uint8")[:, 0]
+    pixels = ((normalised * 0.3081 + 0.1307) * 255).round().to(torch.uint8)
+    assert torch.equal(normalised, (pixels / 255 - 0.1307) / 0.3081)
+    assert hashlib.sha256(pixels.numpy().tobytes()).hexdigest() == RESIZED_BY_MINDSPORE
 
 
 def by_hand(images: np.ndarray) -> np.ndarray:
