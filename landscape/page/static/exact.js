@@ -41,12 +41,13 @@ export class Exact {
   show() {
     const { serving, tools } = this.page;
     for (const button of tools.querySelectorAll("[data-mode=patch]")) button.hidden = !this.served;
-    if (this.shown === this.served && this.command === serving?.command) return;
+    const command = this.page.landscape.job ? serving?.command : null; // no service evaluates the network of an import
+    if (this.shown === this.served && this.command === command) return;
     this.shown = this.served;
-    this.command = serving?.command;
+    this.command = command;
     const [before, after] = WORDS.exactNone, results = [this.words, this.slopes, this.filling];
     if (this.served) fill(this.place, el("h2", {}, WORDS.exactTitle), el("p", { class: "quiet" }, WORDS.exactHint), this.form(), results, this.boxForm());
-    else fill(this.place, serving ? el("p", { class: "quiet" }, before, el("code", {}, serving.command), after) : null, this.point || this.patch ? results : null);
+    else fill(this.place, command ? el("p", { class: "quiet" }, before, el("code", {}, command), after) : null, this.point || this.patch ? results : null);
   }
 
   form() {
