@@ -120,19 +120,22 @@ def refuse_apart(first: Side, second: Side) -> None:
     both = "" if first.path == second.path else ", a report of both runs"
     shows = f"`landscape.views.compare`{both} or the comparison on the page of `landscape view` shows them as they are"
     samples = "take the same data, num_samples and seed in both jobs"
+    same = first.store.record.has_samples_of(second.store.record)
+    # Batches that share statistics are made in the order in which the samples were drawn.
+    ordered = one.seed == two.seed or (same and one.batch_norm == two.batch_norm == "eval")
     differ = [
         (f"{name} ({other})", remedy)
-        for name, other, remedy, same in (
+        for name, other, remedy, agrees in (
             ("origin", "other weights", "", one.origin == two.origin),
-            ("samples", "other data", samples, one.samples == two.samples),
+            ("samples", "other data", samples, same),
             ("num_samples", f"{one.num_samples} and {two.num_samples}", samples, one.num_samples == two.num_samples),
-            ("seed", f"{one.seed} and {two.seed}", samples, one.seed == two.seed),
+            ("seed", f"{one.seed} and {two.seed}", samples, ordered),
             ("batch_norm", f"{one.batch_norm} and {two.batch_norm}", "give both jobs the same batch_norm",
              one.batch_norm == two.batch_norm),
             ("directions", "other axes", like, first.store.direction_digests() == second.store.direction_digests()),
             ("coordinates", "other points", like, _same_points(first, second)),
         )
-        if not same
+        if not agrees
     ]  # fmt: skip
     if differ:
         fields, remedies = ", ".join(field for field, _ in differ), dict.fromkeys(remedy for _, remedy in differ)
@@ -366,7 +369,8 @@ def compare_landscapes(
     prepared = [_prepare(side, problem, folder) for side, folder in zip((first, second), folders, strict=True)]
     landscapes = [job.landscapes[0] for job in prepared]
     quantise = landscapes[1].plan.quantise or landscapes[0].plan.quantise
-    stored = None not in (first.surface.loss_samples, second.surface.loss_samples)
+    kept = _stored_errors(first.surface, second.surface)
+    stored = kept is not None
     spots = np.empty((0, len(first.store.shape)), np.int64) if stored else _spots(first, second, asked.points)
     lines = asked.steps if quantise is not None and quantise.weights else 0
     widths = asked.bits if quantise is not None else ()
@@ -377,7 +381,7 @@ def compare_landscapes(
     names = [axis.name for axis in first.surface.axes]
     with executor(prepared[0], landscapes[0], cost) as answers:
         extra = _Evaluations(prepared[0], answers, [setting_of(landscape) for landscape in landscapes], tell)
-        stderr = _stored_errors(first.surface, second.surface) if stored else extra.errors_at(first.surface, spots)
+        stderr = extra.errors_at(first.surface, spots) if kept is None else kept
         origin = extra.pairs(np.zeros((1, len(names))))
         plain, curve = extra.curve(quantise, widths, len(names)) if quantise and widths else ({}, ())
         steps = extra.steps(quantise, lines, names[0]) if quantise and lines else None
@@ -390,12 +394,11 @@ def compare_landscapes(
     )  # fmt: skip
 
 
-def _stored_errors(one: Surface, two: Surface) -> Floats:
-    """The paired error from stored losses at every common point."""
-    assert one.loss_samples is not None
-    assert two.loss_samples is not None
-    stderr = stored_stderr(one.loss_samples, two.loss_samples)
-    stderr[(one.status == NOT_COMPUTED) | (two.status == NOT_COMPUTED)] = np.nan
+def _stored_errors(one: Surface, two: Surface) -> Floats | None:
+    """The paired error from stored losses at every common point; None if not both landscapes store them."""
+    stderr = stored_stderr(one, two)
+    if stderr is not None:
+        stderr[(one.status == NOT_COMPUTED) | (two.status == NOT_COMPUTED)] = np.nan
     return stderr
 
 

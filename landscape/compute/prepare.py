@@ -88,6 +88,7 @@ class PreparationContext:
     weights: Weights
     samples: Samples
     samples_digest: str
+    sample_set: str
     look: FirstLook
     device: str
     randomness: RandomData
@@ -151,6 +152,7 @@ def describe_record(landscape: PreparedLandscape, common: PreparationContext, co
         made = replace(made, folder=before.folder, sent_from=before.sent_from, sent_host=before.sent_host)
     return landscape.record.changed(
         num_samples=common.num_samples,
+        sample_set=common.sample_set,
         precision=job.precision,
         batch_norm=job.batch_norm,
         seed=job.seed,
@@ -234,8 +236,8 @@ def prepare(
     device = here.type if job.device == "auto" else job.device
     bare = PreparedJob(job, run, problem, samples, (), looked, (), folder)
     common = PreparationContext(
-        job, problem, weights, samples, digest_of_samples, look, device, randomness, workers, extended, bare, solver,
-        finder,
+        job, problem, weights, samples, digest_of_samples, samples.set_digest(chosen.indices), look, device, randomness,
+        workers, extended, bare, solver, finder,
     )  # fmt: skip
     landscapes = tuple(_prepare_landscape(common, spec, place) for place, spec in enumerate(asked.landscapes))
     warnings = (*of_batch_norm, *_warnings_of(common, asked, landscapes, here))

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -25,7 +27,7 @@ from landscape.problem.user_code import in_words
 
 Batch = Any
 
-CHECKED_AT_ONCE = 1 << 26  # bytes of a tensor that are searched for NaN at a time
+CHECKED_AT_ONCE = 1 << 26  # bytes of a tensor that are searched for NaN, or hashed, at a time
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
@@ -448,6 +450,14 @@ class Samples(ABC):
         """SHA-256 of the values of all samples in their order, in hexadecimal; the same in every process."""
 
     @abstractmethod
+    def set_digest(self, numbers: NDArray[np.int64]) -> str:
+        """SHA-256 of the samples with their numbers, whatever the order in which they were drawn.
+
+        Args:
+            numbers: of each sample in the data, or of each batch that stays whole, in the order drawn.
+        """
+
+    @abstractmethod
     def not_finite(self) -> dict[str, int]:
         """How many samples hold NaN or infinity, for each field that has such samples."""
 
@@ -493,6 +503,18 @@ class TensorSamples(Samples):
     def digest(self) -> str:
         """See `samples_digest`."""
         return samples_digest(self.tensors)
+
+    def set_digest(self, numbers: NDArray[np.int64]) -> str:
+        """SHA-256 of the numbers, ascending, and of the rows in their order."""
+        order = np.argsort(numbers, kind="stable")
+        hashed = hashlib.sha256(np.asarray(numbers)[order].astype("<i8").tobytes())
+        for tensor in tensors_of(self.tensors):
+            hashed.update(f"{tensor.dtype} {tuple(tensor.shape)};".encode())
+            # One part at a time, since the tensor may be a mapped file that is larger than the memory.
+            rows = max(1, CHECKED_AT_ONCE * len(tensor) // max(1, tensor.nbytes))
+            for part in torch.from_numpy(order).split(rows):  # type: ignore[no-untyped-call]
+                hashed.update(tensor[part].contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return hashed.hexdigest()
 
     def not_finite(self) -> dict[str, int]:
         """See `not_finite`."""

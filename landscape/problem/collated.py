@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from landscape.core.errors import JobError, NotRetried, flat, one_line, quoted
@@ -134,6 +135,12 @@ def digest_values(values: Iterable[Any]) -> str:
     return hashed.hexdigest()
 
 
+def digest_in_order(values: Sequence[Any], numbers: NDArray[np.int64]) -> str:
+    """SHA-256 of the numbers, ascending, and of the values in their order."""
+    order = np.argsort(numbers, kind="stable")
+    return digest_values(itertools.chain([np.asarray(numbers)[order]], (values[int(k)] for k in order)))
+
+
 def approximate_bytes(value: Any) -> int:
     """The approximate bytes of a sample: of its tensors and arrays, and of its words and numbers."""
     return sum(part.nbytes if isinstance(part, np.ndarray) else len(part) for part in values_to_hash(value))
@@ -244,6 +251,10 @@ class Collated(Samples):
         """SHA-256 of all items as returned by the data set."""
         return digest_values(self.items)
 
+    def set_digest(self, numbers: NDArray[np.int64]) -> str:
+        """SHA-256 of the numbers, ascending, and of the items in their order."""
+        return digest_in_order(self.items, numbers)
+
     def not_finite(self) -> dict[str, int]:
         """How many items hold NaN or infinity, for each field of the items with such values."""
         return _not_finite_by_field((item, 1) for item in self.items)
@@ -298,6 +309,10 @@ class WholeBatches(Samples):
     def digest(self) -> str:
         """SHA-256 of all batches."""
         return digest_values(self.batches)
+
+    def set_digest(self, numbers: NDArray[np.int64]) -> str:
+        """SHA-256 of the batches' numbers, ascending, and of the batches in their order."""
+        return digest_in_order(self.batches, numbers)
 
     def not_finite(self) -> dict[str, int]:
         """How many samples are in batches with NaN or infinity, for each field of the batches with such values."""

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from landscape.core.errors import JobError, quoted
@@ -96,10 +98,21 @@ class PointSets(Samples):
         text = " ".join(f"{name}:{samples_digest(points)}" for name, points in self.sets.items())
         return hashlib.sha256(text.encode()).hexdigest()
 
+    def set_digest(self, numbers: NDArray[np.int64]) -> str:
+        """SHA-256 over the names of all sets and the sorted digests of their points; `numbers` are those of one set."""
+        text = ";".join(f"{name}:{' '.join(sorted(_digests(points)))}" for name, points in self.sets.items())
+        return hashlib.sha256(text.encode()).hexdigest()
+
     def not_finite(self) -> dict[str, int]:
         """How many points hold NaN or infinity, by term."""
         counts = {name: sum(not_finite(points).values()) for name, points in self.sets.items()}
         return {name: count for name, count in counts.items() if count}
+
+
+def _digests(points: Batch) -> list[str]:
+    """The digest of every point."""
+    rows = zip(*(tensor.unsqueeze(1) for tensor in tensors_of(points)), strict=True)
+    return [samples_digest(list(row)) for row in rows]
 
 
 Residual = Callable[[nn.Module, Any], Tensor]

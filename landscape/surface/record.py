@@ -75,6 +75,7 @@ class Record:
     identity: Annotated[IdentityRecord, with_whole()] | None = None
     digest: Text | None = None
     num_samples: Whole | None = None
+    sample_set: Text | None = None  # the digest of the samples and their numbers, in whatever order they were drawn
     weighted: Flag = False  # whether samples count differently
     terms: dict[Text, TermRecord] = field(default_factory=dict)  # of a loss that is a sum of means
     precision: Text | None = None
@@ -175,6 +176,12 @@ class Record:
         if self.terms:
             return ", ".join(f"{_known(term.samples)} of {name}" for name, term in self.terms.items())
         return _known(self.num_samples) + (", weighted" if self.weighted else "")
+
+    def has_samples_of(self, other: Record) -> bool:
+        """Whether both are known to be means over the same samples, drawn in the same order or in another one."""
+        known = [record.identity.samples for record in (self, other) if record.identity and record.identity.samples]
+        in_order = len(known) == 2 and known[0] == known[1]
+        return in_order or (self.sample_set is not None and self.sample_set == other.sample_set)
 
     @property
     def quantisation(self) -> Quantisation | None:

@@ -186,12 +186,21 @@ def paired_stderr(differences: Floats, weights: Floats) -> Floats:
         return np.asarray(np.sqrt(spread * (count / (count - 1.0))) / weights.sum(), np.float64)
 
 
-def stored_stderr(first: SampleLosses, second: SampleLosses) -> Floats:
-    """The paired error at every point of a grid, from the losses that both landscapes store; NaN where not computed."""
-    slabs = first.slabs()
-    return np.concatenate(
-        [paired_stderr(second[slab].astype(np.float64) - first[slab], first.weights) for slab in slabs]
-    )
+def places_of_same(first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.intp] | None:
+    """For each sample of the first its place among those of the second, by their numbers in the data.
+
+    Returns:
+        None unless both have the same numbers.
+
+    >>> places_of_same(np.array([7, 2, 9]), np.array([9, 7, 2]))
+    array([1, 2, 0])
+    """
+    of_first, of_second = (np.argsort(numbers, kind="stable") for numbers in (first, second))
+    if not np.array_equal(first[of_first], second[of_second]):
+        return None
+    places = np.empty(len(first), np.intp)
+    places[of_first] = of_second
+    return places
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -489,3 +498,34 @@ class Surface:
             JobError: an unknown kind or option, or one that does not fit this surface.
         """
         return provided("views").figure(self, kind, **options)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The paired error of two landscapes, from the losses of the same samples that both store.
+
+
+def stored_stderr(first: Surface, second: Surface) -> Floats | None:
+    """The paired error of the difference at every point of a grid; NaN where not computed.
+
+    Samples that were drawn in another order, such as by another seed, are paired by their numbers in the data.
+
+    Returns:
+        None if a landscape stores no losses, or if they are not known to be of the same samples.
+    """
+    one, two, places = first.loss_samples, second.loss_samples, _places_of_same(first, second)
+    if one is None or two is None or one.shape != two.shape or places is None:
+        return None
+    errors = [paired_stderr(two[slab][..., places].astype(np.float64) - one[slab], one.weights) for slab in one.slabs()]
+    return np.concatenate(errors)
+
+
+def _places_of_same(first: Surface, second: Surface) -> NDArray[np.intp] | slice | None:
+    """For each sample of the first its place among those of the second; None if they are not the same, or unknown."""
+    digests = [getattr(surface.record.identity, "samples", None) for surface in (first, second)]
+    if digests[0] is not None and digests[0] == digests[1]:
+        return slice(None)
+    numbers, losses = (first.sample_index, second.sample_index), first.loss_samples
+    if not first.record.has_samples_of(second.record) or losses is None or numbers[0] is None or numbers[1] is None:
+        return None
+    # Of batches that stay whole the numbers are those of the batches.
+    return places_of_same(numbers[0], numbers[1]) if len(numbers[0]) == losses.shape[-1] else None

@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from landscape.core.grid import Floats
 from landscape.core.statistics import ConfidenceInterval, interval_of, t_quantile
 from landscape.core.text import finite_or_none
 from landscape.store.results import open_run
+from landscape.surface.surface import SAMPLE_INDEX, places_of_same
 
 # ----------------------------------------------------------------------------------------------------
 # Intervals of a difference: by resampling lines and samples, from two standard errors, over several runs.
@@ -191,6 +192,8 @@ def refuse_incomparable(targets: Sequence[ComparisonTarget]) -> None:
         if first.settings.get("batch_norm") != "eval":
             names["batch_size"] = "batch_size"
         differing = [name for name in names if first.settings.get(name) != other.settings.get(name)]
+        if "samples" in differing and "batch_size" not in names and _same_set(first, other):
+            differing.remove("samples")
         if "samples" in differing and "num_samples" in differing:
             differing.remove("samples")  # follows from the different numbers of samples
         if differing:
@@ -199,6 +202,26 @@ def refuse_incomparable(targets: Sequence[ComparisonTarget]) -> None:
                 f"compare: {quoted(first.label)} and {quoted(other.label)} are not comparable: {parts}; measure both "
                 "with the same settings"
             )
+
+
+def _same_set(one: ComparisonTarget, other: ComparisonTarget) -> bool:
+    """Whether both are known to be over the same samples, in whatever order these were drawn."""
+    return one.entry.sample_set != "" and one.entry.sample_set == other.entry.sample_set
+
+
+def _in_order_of(one: ComparisonTarget, other: ComparisonTarget) -> ComparisonTarget:
+    """`other` with its samples in the order of those of `one`; without their losses if their numbers are not known."""
+    if one.settings.get("samples") == other.settings.get("samples"):
+        return other
+    numbers = [target.samples.get(SAMPLE_INDEX) for target in (one, other)]
+    places = None if numbers[0] is None or numbers[1] is None else places_of_same(numbers[0], numbers[1])
+    probed = {name: values for name, values in other.samples.items() if name == PROBED}
+    ordered = (
+        {}
+        if places is None
+        else {name: values[..., places] for name, values in other.samples.items() if name not in probed}
+    )
+    return replace(other, samples=ordered | probed)
 
 
 def _target_difference(name: str, title: str, first: ComparisonTarget, other: ComparisonTarget) -> str:
@@ -314,7 +337,7 @@ def compare(first: Sequence[ComparisonTarget], second: Sequence[ComparisonTarget
             f"compare: needs one set of weights on each side, or at least {LEAST_RUNS} runs, not {counts[0]} and "
             f"{counts[1]}; give more, separated by commas"
         )
-    one, other = first[0], second[0]
+    one, other = first[0], _in_order_of(first[0], second[0])
     paired = one.settings.get("architecture") == other.settings.get("architecture")
     return Comparison(*labels, paired, _of_two(one, other, paired), BETWEEN_WEIGHTS, rho, lacking)
 

@@ -93,6 +93,7 @@ class Entry:
         weights: their digest.
         radii: of each line; None if only bounds are known.
         bounds: the bounds of each line's radius; the second one is None if unknown.
+        sample_set: the digest of the samples in whatever order; empty for measures of earlier versions.
         means: the rises of each line, as [lines][distances].
         file: the file in the run with the losses of single samples; empty if there are none.
     """
@@ -107,6 +108,7 @@ class Entry:
     means: list[list[float | None]] = field(default_factory=list)
     file: str = ""
     bounds: list[list[float | None]] | None = None
+    sample_set: str = ""
 
     def document(self) -> dict[str, Any]:
         """As it stands in measures.json."""
@@ -120,6 +122,7 @@ class Entry:
             **({} if self.bounds is None else {"radius_bounds": self.bounds}),
             "rises": self.means,
             **({"samples": self.file} if self.file else {}),
+            **({"sample_set": self.sample_set} if self.sample_set else {}),
         }
 
     @classmethod
@@ -134,7 +137,7 @@ class Entry:
             label, str(document["weights"]), _rows(document["rows"]), document.get("number"),
             str(document.get("unit", "")), {layer: _rows(rows) for layer, rows in layers.items()},
             list(document.get("radii", [])), list(document.get("rises", [])), str(document.get("samples", "")),
-            document.get("radius_bounds"),
+            document.get("radius_bounds"), str(document.get("sample_set", "")),
         )  # fmt: skip
 
 
@@ -186,7 +189,7 @@ def read(run: str) -> Measures | None:
         raise LandscapeError(f"{place} is damaged, or of a later version; delete it, and measure again") from None
 
 
-def add(run: str, settings: Mapping[str, Any], entry: Entry, samples: Mapping[str, NDArray[np.float32]]) -> bool:
+def add(run: str, settings: Mapping[str, Any], entry: Entry, samples: Mapping[str, NDArray[Any]]) -> bool:
     """Add an entry to the file, replacing one of the same label; the caller holds the lock of measurements.
 
     Earlier measures of the same weights that were not measured now are kept.
@@ -224,7 +227,7 @@ def _order(entries: dict[str, Entry]) -> dict[str, Entry]:
     return {entry.label: entry for entry in [*numbered, *(entry for entry in entries.values() if entry.number is None)]}
 
 
-def _keep(run: str, samples: Mapping[str, NDArray[np.float32]]) -> str:
+def _keep(run: str, samples: Mapping[str, NDArray[Any]]) -> str:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **samples)
     data = buffer.getvalue()

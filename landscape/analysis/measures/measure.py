@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -78,6 +78,7 @@ from landscape.job.job import Job
 from landscape.model.parameters import State, describe_parameters, refuse_not_finite, state_digest
 from landscape.model.snapshots import Trajectory
 from landscape.store.runs import refuse_unwritable, write_error
+from landscape.surface.surface import SAMPLE_INDEX
 
 # ----------------------------------------------------------------------------------------------------
 # All measures of one set of weights, in the order of their computation.
@@ -427,10 +428,16 @@ class _Recording:
         key = digest({"origin": state_digest(state), "settings": self.settings, "plan": landscape.plan.record()})
         kept = KeptSteps(self.run, landscape.name, key, 0)
         measured = measure(executor, self.prepared, landscape.plan, state, origin.label, self.asked, first, kept)
-        entry = _entry(origin, state_digest(state), measured)
-        if document.add(self.run, self.settings, entry, measured.samples):
+        entry = replace(_entry(origin, state_digest(state), measured), sample_set=landscape.record.sample_set or "")
+        if document.add(self.run, self.settings, entry, self._with_numbers(measured.samples)):
             log.warning("measures.json held measures of other settings (samples, precision, …), which this replaces")
         kept.remove()
+
+    def _with_numbers(self, samples: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[Any]]:
+        """The values of single samples, with the numbers of the samples in the data where each has its own."""
+        numbers = self.prepared.sample_index
+        each = LOSS in samples and numbers is not None and len(numbers) == samples[LOSS].shape[-1]
+        return {**samples, **({SAMPLE_INDEX: numbers} if each and numbers is not None else {})}
 
 
 def _entry(origin: MeasuredOrigin, weights: str, measured: WeightsMeasures) -> Entry:

@@ -180,24 +180,22 @@ def _directions_differ(axes: Sequence[Axis]) -> bool:
 
 
 def _samples_differ(surfaces: Sequence[Surface]) -> bool:
-    digests = {identity.samples for surface in surfaces if (identity := surface.record.identity) and identity.samples}
-    counts = {surface.record.num_samples for surface in surfaces if surface.record.num_samples is not None}
-    return len(digests) > 1 or len(counts) > 1
+    records = [surface.record for surface in surfaces]
+    known = [record for record in records if record.identity and record.identity.samples]
+    counts = {record.num_samples for record in records if record.num_samples is not None}
+    return any(not known[0].has_samples_of(record) for record in known[1:]) or len(counts) > 1
 
 
 def same_samples(one: Surface, other: Surface) -> bool:
-    """Whether both are known to be means over the same samples."""
-    return _recorded_equal(one, other, "samples")
+    """Whether both are known to be means over the same samples, in whatever order these were drawn."""
+    return one.record.has_samples_of(other.record)
 
 
 def same_origin(one: Surface, other: Surface) -> bool:
     """Whether both are known to have the same origin, rounded in the same way."""
-    return _recorded_equal(one, other, "origin") and one.record.quantisation == other.record.quantisation
-
-
-def _recorded_equal(one: Surface, other: Surface, field: str) -> bool:
-    values = [getattr(surface.record.identity, field, None) for surface in (one, other)]
-    return values[0] is not None and values[0] == values[1]
+    origins = [getattr(surface.record.identity, "origin", None) for surface in (one, other)]
+    known = origins[0] is not None and origins[0] == origins[1]
+    return known and one.record.quantisation == other.record.quantisation
 
 
 # ----------------------------------------------------------------------------------------------------

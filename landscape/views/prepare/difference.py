@@ -207,19 +207,11 @@ def _paired(one: Surface, other: Surface, observable: str, grid: Sequence[Floats
 
 def _of_stored_losses(one: Surface, other: Surface, grid: Sequence[Floats]) -> Floats | None:
     """The exact paired error, if both landscapes keep the losses of their samples at these points; else None."""
-    shape = tuple(len(points) for points in reversed(grid))
-    kept = [surface.loss_samples for surface in (one, other)]
+    shape, losses = tuple(len(points) for points in reversed(grid)), one.loss_samples
     places = ([axis.coordinates for axis in surface.axes] for surface in (one, other))
-    if (
-        not same_samples(one, other)
-        or kept[0] is None
-        or kept[1] is None
-        or not all(coordinates_agree(own, grid) for own in places)
-    ):
+    if losses is None or losses.shape[:-1] != shape or not all(coordinates_agree(own, grid) for own in places):
         return None
-    if any(losses is not None and (losses.shape[:-1] != shape or losses.shape != kept[0].shape) for losses in kept):
-        return None
-    return stored_stderr(kept[0], kept[1])
+    return stored_stderr(one, other)
 
 
 def moved_to(given: GridValues, surface: Surface, grid: Sequence[Floats]) -> GridValues:

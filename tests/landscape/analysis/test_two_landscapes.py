@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -31,7 +33,7 @@ from landscape.core.quantisation import Quantisation
 from landscape.model.parameters import describe_parameters, filter_unview, filter_view, state_of
 from landscape.surface.record_entries import BitsRecord, ComparedRecord, StepsRecord
 from landscape.surface.surface import Surface, paired_stderr
-from landscape.views.draw.comparison import compare
+from landscape.views.draw.comparison import compare, compare_figures
 from landscape.views.prepare.quantisation import compared_rows, drawn_bits, drawn_steps
 
 FLOAT = {"name": "float", "size": 5, "range": [-0.5, 0.5]}
@@ -353,6 +355,42 @@ def test_other_planes_and_samples_are_refused_with_what_differs(runs, tmp_path):
         sides_of(f"{runs.plain}:float", f"{runs.plain}:flaot")
     with pytest.raises(JobError, match="must be two landscapes or two sets of weights"):
         sides_of(f"{runs.plain}:float", f"{tmp_path / 'none'}:epoch-3")
+
+
+def test_the_same_samples_under_another_seed_are_paired_sample_by_sample(runs, tmp_path):
+    kept = {"num_samples": 29, "keep_samples": True}
+    run(make_job(tmp_path / "seed", conv_problem, [FLOAT, SMALL], seed=5, **kept))
+    first, other = sides(runs.kept)[0], sides(str(tmp_path / "seed"))[1]
+    assert first.surface.sample_index.tolist() != other.surface.sample_index.tolist()
+    found = compare_landscapes(first, other, Compare(bits=(), steps=0), **given())
+    expected = compare_landscapes(*sides(runs.kept), Compare(bits=(), steps=0), **given())
+    assert found.stored
+    np.testing.assert_allclose(found.stderr, expected.stderr, rtol=1e-5)
+    assert found.origin.stderr[0] == pytest.approx(expected.origin.stderr[0], rel=1e-5)
+    (figure,) = compare_figures([first.surface, other.surface], "difference")
+    assert "Standard error of the pairs of the same samples" in figure.caption
+    assert "other samples" not in figure.caption
+    fewer = make_job(tmp_path / "fewer", conv_problem, [FLOAT, SMALL], seed=5, num_samples=20, keep_samples=True)
+    run(fewer)
+    (figure,) = compare_figures([first.surface, sides(str(tmp_path / "fewer"))[1].surface], "difference")
+    assert "The landscapes have other samples" in figure.caption
+
+
+def test_other_seeds_are_told_apart_where_batches_share_statistics_and_where_no_set_is_recorded(runs, tmp_path):
+    for name, seed in (("one", 0), ("other", 5)):
+        fields = {"num_samples": 29, "seed": seed, "batch_norm": "recalibrate"}
+        run(make_job(tmp_path / name, conv_problem, [FLOAT, SMALL], **fields))
+    pair = sides(str(tmp_path / "one"))[0], sides(str(tmp_path / "other"))[1]
+    with pytest.raises(JobError, match=r"differ in seed .0 and 5.; take the same data"):
+        compare_landscapes(*pair, **given())
+    run(make_job(tmp_path / "seed", conv_problem, [FLOAT, SMALL], num_samples=29, seed=5))
+    second = sides(str(tmp_path / "seed"))[1]
+    document = Path(second.path, "landscapes.zarr", "small", "zarr.json")
+    written = json.loads(document.read_text())
+    del written["attributes"]["sample_set"]
+    document.write_text(json.dumps(written))
+    with pytest.raises(JobError, match=r"differ in samples .other data., seed .0 and 5."):
+        compare_landscapes(sides(runs.plain)[0], sides(str(tmp_path / "seed"))[1], **given())
 
 
 def test_weighted_pairs_have_the_error_of_their_weighted_mean():

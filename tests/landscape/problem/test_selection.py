@@ -18,11 +18,13 @@ from chosen import chosen_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from test_problem import INPUTS, SOURCES, TARGETS, Rows, batches
+from torch.utils.data import DataLoader
 
 from landscape import JobError
 from landscape.problem import disk_buffer, selection
 from landscape.problem.batches import samples_digest, tensors_of
 from landscape.problem.selection import select_samples
+from landscape.problem.terms import PointData
 
 ROOT = Path(__file__).resolve().parents[3]
 Pair = namedtuple("Pair", "x y")
@@ -153,6 +155,7 @@ def test_a_full_disk_is_told_in_words_and_nothing_is_left_of_it_or_of_a_process_
         import os, resource, signal, torch
         from landscape.core.errors import JobError
         from landscape.problem.selection import select_samples
+from landscape.problem.terms import PointData
 
         allowed = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, allowed[1]))
@@ -187,6 +190,7 @@ MEASURE = """
     from landscape.problem import disk_buffer as kept_rows
     from landscape.problem.batches import batch_bytes, samples_digest
     from landscape.problem.selection import select_samples
+from landscape.problem.terms import PointData
 
     count, kinds, limits = int(sys.argv[1]), sys.argv[2].split(","), sys.argv[3].split(",")
     kept_rows.PIECE_BYTES = int(sys.argv[4]) << 20
@@ -286,3 +290,61 @@ def test_fewer_of_very_many_are_the_first_of_more(monkeypatch):
     few, many = (select_samples(data, count, 3).indices.tolist() for count in (40, 250))
     assert few == many[:40]
     assert len(set(many)) == 250
+
+
+# -- the same set in another order -----------------------------------------------------------------------------
+
+
+def set_digest(source, count: int, seed: int, **options) -> str:
+    chosen = select_samples(source(), count, seed, **options)
+    return chosen.samples.set_digest(chosen.indices)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_all_samples_are_the_same_set_under_every_seed_wherever_they_are_kept(source):
+    chosen = [select_samples(SOURCES[source](), 20, seed) for seed in (0, 1)]
+    assert chosen[0].samples.digest() != chosen[1].samples.digest()
+    expected = set_digest(SOURCES[source], 20, 0)
+    assert expected == set_digest(SOURCES[source], 20, 1) == set_digest(SOURCES[source], 20, 1, limit=1)
+    assert set_digest(SOURCES[source], 19, 0) not in (expected, set_digest(SOURCES[source], 19, 1))
+
+
+def test_a_set_is_told_from_one_of_other_values_or_other_numbers():
+    def changed():
+        inputs = INPUTS.clone()
+        inputs[3, 0] += 1
+        return inputs, TARGETS
+
+    def turned():
+        return INPUTS.flip(0), TARGETS.flip(0)  # the same samples, whose numbers in the data are others
+
+    same = set_digest(lambda: (INPUTS, TARGETS), 20, 0)
+    assert len({same, set_digest(changed, 20, 0), set_digest(turned, 20, 0)}) == 3
+
+
+def test_items_and_batches_that_stay_whole_are_a_set_too():
+    def items():
+        return DataLoader([torch.ones(1 + k % 3) * k for k in range(9)], collate_fn=list)
+
+    class Ragged:
+        """Batches of 2 to 6 samples, which are taken whole."""
+
+        def __iter__(self):
+            return iter([{"x": torch.full((2 + k, 2 + k), float(k))} for k in range(5)])
+
+    def ragged():
+        return Ragged()
+
+    assert set_digest(items, 9, 0) == set_digest(items, 9, 4) != set_digest(items, 8, 4)
+    whole = {set_digest(ragged, 20, seed, length=lambda batch: len(batch["x"])) for seed in range(3)}
+    assert len(whole) == 1
+    assert set_digest(ragged, 5, 0, length=lambda batch: len(batch["x"])) not in whole
+
+
+def test_points_of_terms_are_the_same_sets_in_every_order():
+    def points(seed: int) -> str:
+        data = PointData({"interior": torch.arange(12.0).reshape(6, 2), "boundary": (torch.arange(4.0), TARGETS[:4])})
+        chosen = select_samples(data, 6, seed)
+        return chosen.samples.set_digest(chosen.indices)
+
+    assert points(0) == points(1)

@@ -64,6 +64,7 @@ WRITTEN: dict[str, tuple[Any, Any]] = {
     "position": (0, -1),
     "identity": (IDENTITY, "x"),
     "digest": (digest(IDENTITY), 7),
+    "sample_set": ("c" * 64, 7),
     "num_samples": (7, 7.5),
     "precision": ("bfloat16", None),
     "batch_norm": ("eval", 3),

@@ -38,7 +38,7 @@ def tables(b: np.ndarray, e: np.ndarray, shift: float, own: np.ndarray) -> np.nd
 
 def put(
     run: Path, rises: np.ndarray, number: int = 1, keep: bool = True, more: dict[str, np.ndarray] | None = None,
-    **changes: Any,
+    sample_set: str = "", **changes: Any,
 ) -> str:  # fmt: skip
     """Measures on disk, with the losses of samples, or with what else is kept."""
     losses = rises[0, 0].astype(np.float32)
@@ -53,7 +53,10 @@ def put(
         "1/sigma^2": MeasureRow(None, note="none"),
     }
     radii = (1 + means[:, 0]).tolist()
-    entry = Entry(f"epoch {number}", f"digest {run} {number}", rows, number, "epoch", {}, radii, means.tolist())
+    entry = Entry(
+        f"epoch {number}", f"digest {run} {number}", rows, number, "epoch", {}, radii, means.tolist(),
+        sample_set=sample_set,
+    )  # fmt: skip
     samples = {"loss": losses, "rises": rises, "weights": np.ones(SAMPLES, np.float32)}
     document.add(str(run), SETTINGS | changes, entry, (samples if keep else {}) | (more or {}))
     return str(run)
@@ -112,6 +115,30 @@ def test_curvature_is_paired_over_the_samples_and_over_the_probes(tmp_path, part
     assert trace.low < 1.0 < trace.high < trace.low + 0.3
     unpaired = put(tmp_path / "c", tables(*parts, 0.5, np.zeros(SAMPLES)), more=own, architecture="other")
     assert compare(targets_of(runs[0]), targets_of(unpaired)).rows["trace"].how == "from the error of each, unpaired"
+
+
+def test_the_same_samples_in_another_order_are_paired_by_their_numbers(tmp_path, parts):
+    numbers, turned = np.arange(SAMPLES), np.random.default_rng(3).permutation(SAMPLES)
+    noise = np.random.default_rng(2).normal(0, 0.05, SAMPLES)
+    one, other = (tables(*parts, shift, own) for shift, own in ((0.0, np.zeros(SAMPLES)), (0.1, noise - noise.mean())))
+    in_order, in_another = {"sample_index": numbers}, {"sample_index": numbers[turned]}
+    anew: dict[str, Any] = {"sample_set": "all", "samples": "x"}
+    runs = {
+        "a": put(tmp_path / "a", one, more=in_order, sample_set="all"),
+        "same": put(tmp_path / "same", other, more=in_order, sample_set="all"),
+        "turned": put(tmp_path / "turned", other[..., turned], more=in_another, **anew),
+        "unknown": put(tmp_path / "unknown", other[..., turned], **anew),
+        "batches": put(tmp_path / "batches", other, batch_norm="batch", **anew),
+    }
+    same, found, unknown = (
+        compare(*map(targets_of, (runs["a"], runs[name]))) for name in ("same", "turned", "unknown")
+    )
+    row, expected = found.rows["rise 0.5"], same.rows["rise 0.5"]
+    assert row.how == expected.how == "over lines and samples, paired"
+    assert (row.low, row.high) == (pytest.approx(expected.low, rel=1e-5), pytest.approx(expected.high, rel=1e-5))
+    assert unknown.rows["rise 0.5"].how == "over 16 lines, paired"
+    with pytest.raises(JobError, match="the samples are different ones"):
+        compare(*map(targets_of, (put(tmp_path / "c", one, sample_set="all", batch_norm="batch"), runs["batches"])))
 
 
 def test_lines_of_other_networks_are_not_paired(tmp_path, parts):
