@@ -10,7 +10,15 @@ from typing import Any, TypeVar
 
 from landscape.core.errors import JobError, nearest, quoted
 from landscape.core.validation import MAX_SIZE
-from landscape.views.figure_spec import COLOUR_SCALES, KIND_TABLE, MODE_TABLE, THEMES, ComparisonSpec, FigureSpec
+from landscape.views.figure_spec import (
+    COLOUR_SCALES,
+    KIND_TABLE,
+    MODE_TABLE,
+    PROPORTIONS,
+    THEMES,
+    ComparisonSpec,
+    FigureSpec,
+)
 from landscape.views.prepare.history import UNITS
 
 T = TypeVar("T")
@@ -187,6 +195,7 @@ def _shared_options(query: AddressQuery) -> dict[str, Any]:
         "levels": query.count("levels", 1, MOST_LEVELS),
         "exact_levels": query.flag("exact"),
         "colour_scale": query.named("scale", COLOUR_SCALES),
+        "proportions": query.choice("proportions", PROPORTIONS, "true"),
         "theme": query.choice("theme", THEMES, "light"),
     }
 

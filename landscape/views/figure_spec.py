@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 THEMES = ("light", "dark")
+PROPORTIONS = ("true", "fill")
 MOST_TITLE = 300  # characters
 
 # ----------------------------------------------------------------------------------------------------
@@ -301,6 +302,11 @@ class FigureSpec:
         f"the colour scale: {_scales_in_words()}. Default: {DEFAULT_SCALE}, "
         f"and {DIVERGING} around 0 for values on both sides of it"
     )
+    proportions: str = _option(
+        "how long the axes of a plane or volume are: true to their ranges, where one is at most five times as long as "
+        "the other, or fill, so that a flat plane has the usual height too",
+        "true",
+    )
     path: bool = _option("draw the trajectory on top", True, command=False)
     path_colour: str = _option(
         "the colour of the trajectory; of several runs, that of the first", PATH_COLOUR, compare=False, command=False
@@ -337,7 +343,8 @@ class FigureSpec:
     taker: ClassVar[str] = "figure"
 
     def __post_init__(self) -> None:
-        for name, table in (("theme", THEMES), ("preset", (None, *PRESETS)), ("colour_scale", (None, *COLOUR_TABLE))):
+        tables = {"theme": THEMES, "proportions": PROPORTIONS, "preset": (None, *PRESETS)}
+        for name, table in {**tables, "colour_scale": (None, *COLOUR_TABLE)}.items():
             value = getattr(self, name)
             if value not in table:
                 raise JobError(f"{name}: unknown {quoted(value)}; {nearest(str(value), [row for row in table if row])}")

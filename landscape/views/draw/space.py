@@ -379,7 +379,7 @@ def draw_volume(data: FigureData, spec: FigureSpec) -> go.Figure:
     traces += [_lone_colour_bar(data, spec), *symbols(data.states, coordinates, None, spec.theme)]
     traces += [*unclear_volume(data, spec), *space_origin(data, spec, 0.0), *space_extrema(data, spec)]
     longest = max(axis.span for axis in data.axes)
-    aspect = [max(axis.span / longest, SHORTEST) for axis in data.axes]
+    aspect = [1.0 if data.fill else max(axis.span / longest, SHORTEST) for axis in data.axes]
     z_axis = {"title": {"text": text(data.axes[2].name)}}
     overlay = [PathInSpace(path, path.places[2], np.stack(path.places, axis=1)) for path in data.paths]
     data = replace(data, caption=(*data.caption, *_notes(data, levels)))

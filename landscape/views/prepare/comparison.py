@@ -13,7 +13,7 @@ from landscape.core.grid import Floats
 from landscape.surface.surface import OK, Axis, Surface, check_observable
 from landscape.views.figure_spec import MODE_TABLE, ComparisonSpec
 from landscape.views.prepare import words
-from landscape.views.prepare.figure import AxisView, FigureData, prepare
+from landscape.views.prepare.figure import AxisView, FigureData, prepare, scales_note
 from landscape.views.prepare.paths import path_notes
 from landscape.views.prepare.scale import LOG_DECADES, Scale, choose_scale, drawn_values, point_states, spanned_decades
 
@@ -335,6 +335,7 @@ def _caption(
     facts = [samplings[0]] if len(samplings) == 1 else []
     facts += contrasts(items)
     facts += [axis.meaning for axis in axes if axis.meaning != axis.title]
+    facts += scales_note(axes, fields[0].fill)
     facts += ["logarithmic scale"] if fields[0].scale.log else []
     sentences = [words.capitalised(fact) for fact in facts]
     for item, field in zip(items, fields, strict=True):

@@ -20,7 +20,7 @@ from landscape.surface.surface import NOT_COMPUTED, OK, RISE_STDERR, Axis, Surfa
 from landscape.views.figure_spec import DEFAULT_SPEC, FigureSpec
 from landscape.views.prepare import words
 from landscape.views.prepare.comparison import ComparedLandscape, check_mode, contrasts, same_origin, same_samples
-from landscape.views.prepare.figure import MAX_POINTS, AxisView, FigureData, thinned
+from landscape.views.prepare.figure import MAX_POINTS, AxisView, FigureData, scales_note, thinned
 from landscape.views.prepare.paths import DrawnPath, OriginMark, prepare_paths
 from landscape.views.prepare.scale import STATES, Scale, choose_scale, point_states
 from landscape.views.prepare.uncertainty import shared_text, standard_error
@@ -267,7 +267,7 @@ def prepare_difference(
     states = worse(sides[0].states, sides[1].states)
     values = np.where(states == OK, _difference(sides[0], sides[1], log), np.nan)
     error, kind = error_of(one, two, observable, (sides[0], sides[1]), log, grid)
-    field = _field(first, other, observable, one, grid, log)
+    field = replace(_field(first, other, observable, one, grid, log), fill=spec.proportions == "fill")
     drawn = _log_ratio(sides[0], sides[1]) if log else values
     limit = _limit_without_difference(drawn, error, log) if limit is None else limit
     between = _interpolated((one, two), grid)
@@ -403,6 +403,7 @@ def _caption(data: DifferenceData, pair: tuple[ComparedLandscape, ComparedLandsc
     facts = [f"{name} of {other} {relation} that of {first}", size, *_resampling_note(data), *_error_notes(data)]
     facts += [*contrasts(pair), *field.scale.notes]
     facts += [axis.meaning for axis in field.axes if axis.meaning != axis.title]
+    facts += scales_note(field.axes, field.fill)
     states = [(item.label, words.state_text(item.surface)) for item in pair]
     unfinished = [f"{label}: {state}" for label, state in states if state != "complete"]
     return [*map(words.capitalised, facts), *unfinished]

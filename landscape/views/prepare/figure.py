@@ -166,7 +166,8 @@ class FigureData:
     `unclear` is the legend entry of the region where it is below one. `extrema` are the minima above the noise and
     their saddles, if asked for. `beside` are further observables, each for its own panel. `interpolated` is that of the
     surface: None if every point was evaluated. `seeds` is the band of lines of other seeds, if a line was checked.
-    `categories` are the names that the values 0, 1, 2, … stand for, if they do.
+    `categories` are the names that the values 0, 1, 2, … stand for, if they do. `fill` says that the axes take the room
+    that there is, whatever their ranges.
     """
 
     name: str
@@ -191,6 +192,7 @@ class FigureData:
     interpolated: NDArray[np.uint8] | None = None
     seeds: SeedBand | None = None
     categories: tuple[str, ...] | None = None
+    fill: bool = False
 
     @property
     def shape_error(self) -> Floats | None:
@@ -204,8 +206,8 @@ class FigureData:
 
     @property
     def equal(self) -> bool:
-        """Whether both axes can have the same unit length without one being too short to see."""
-        return 1 / EXTREME_RATIO <= self.ratio <= EXTREME_RATIO
+        """Whether both axes have one unit length: not if they fill their room, or one would be too short to see."""
+        return not self.fill and 1 / EXTREME_RATIO <= self.ratio <= EXTREME_RATIO
 
 
 def prepare_figure(
@@ -291,7 +293,7 @@ def _one_observable(full: Surface, spec: FigureSpec) -> FigureData:
         *scale.notes,
         *_log_note(log, None if spec.log is not None else decades),
         *_sign_notes(full, observable),
-        *_axes_notes(axes),
+        *_axes_notes(axes, spec.proportions == "fill"),
         *(network_notes(surface) if observable == "loss" else ()),
         *path_notes(full, paths, observable, scale),
         *([ERRORS_UNKNOWN] if spec.uncertainty and difference is None else []),
@@ -318,6 +320,7 @@ def _one_observable(full: Surface, spec: FigureSpec) -> FigureData:
         interpolated=surface.interpolated if evaluated_text(surface) else None,
         seeds=prepare_seeds(full, observable),
         categories=categories,
+        fill=spec.proportions == "fill",
     )
 
 
@@ -363,12 +366,17 @@ def _log_note(log: bool, decades: float | None) -> list[str]:
     return ["logarithmic scale" + ("" if decades is None else f", as the values span {decades:.1f} decades")]
 
 
-def _axes_notes(axes: tuple[AxisView, ...]) -> list[str]:
+def _axes_notes(axes: tuple[AxisView, ...], fill: bool) -> list[str]:
     """Notes on the axes beyond their titles, and on different scales of the axes."""
-    notes = [axis.meaning for axis in axes if axis.meaning != axis.title]
-    if len(axes) > 1 and not 1 / EXTREME_RATIO <= axes[1].span / axes[0].span <= EXTREME_RATIO:
-        notes.append(f"axes not to one scale: they span {axes[0].span:.3g} and {axes[1].span:.3g}")
-    return notes
+    return [*(axis.meaning for axis in axes if axis.meaning != axis.title), *scales_note(axes, fill)]
+
+
+def scales_note(axes: Sequence[AxisView], fill: bool) -> list[str]:
+    """The caption's note that the axes have different scales: they fill the figure, or one would be too short."""
+    if len(axes) < 2 or not (fill or not 1 / EXTREME_RATIO <= axes[1].span / axes[0].span <= EXTREME_RATIO):
+        return []
+    *spans, last = (f"{axis.span:.3g}" for axis in axes)
+    return [f"axes not to one scale: they span {', '.join(spans)} and {last}"]
 
 
 # -- signs: which observables have one, and the points where it is open ----------------------------------------------

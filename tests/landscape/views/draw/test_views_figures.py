@@ -15,6 +15,8 @@ from one_run import render_report
 from synthetic_surfaces import traces
 
 from landscape.core.errors import JobError
+from landscape.surface.surface import Axis, Surface
+from landscape.views.draw.comparison import compare
 from landscape.views.draw.curve import band, y_limits
 from landscape.views.draw.figure import figure
 from landscape.views.draw.layout import bar_title
@@ -25,6 +27,7 @@ from landscape.views.figure_spec import (
     COLOUR_TABLE,
     KIND_TABLE,
     KINDS,
+    PROPORTIONS,
     ColourMap,
     FigureSpec,
     Kind,
@@ -210,6 +213,39 @@ def test_axes_are_drawn_to_one_scale(make: ModuleType) -> None:
     width = layout.width - layout.margin.l - layout.margin.r
     height = layout.height - layout.margin.t - layout.margin.b
     assert width / height == pytest.approx(2 / 1.5, rel=0.01)
+
+
+def spread(plane: Surface, *spans: float) -> Surface:
+    """The same values over axes of these lengths."""
+    axes = zip(plane.axes, spans, strict=True)
+    return dataclasses.replace(
+        plane,
+        axes=tuple(
+            Axis(axis.name, np.linspace(0, span, len(axis.coordinates)), axis.attributes) for axis, span in axes
+        ),
+    )
+
+
+def test_a_flat_plane_fills_a_figure_of_the_usual_height_where_that_is_asked_for(make: ModuleType) -> None:
+    flat = spread(make.quadratic(), 4.8, 1.6)
+    heights = {}
+    for proportions in PROPORTIONS:
+        drawn = figure(flat, "topographic", proportions=proportions)
+        heights[proportions] = drawn.layout.meta["plot"][1]
+        assert (drawn.layout.yaxis.scaleanchor == "x") == (proportions == "true")
+        assert ("Axes not to one scale: they span 4.8 and 1.6" in drawn.layout.meta["caption"]) == (
+            proportions == "fill"
+        )
+    assert heights["fill"] > 2 * heights["true"]
+    scenes = {name: figure(flat, "surface", proportions=name).layout.scene.aspectratio for name in PROPORTIONS}
+    assert (scenes["fill"].x, scenes["fill"].y) == (1, 1)
+    assert scenes["true"].y == pytest.approx(1 / 3)
+    for mode, kind in (("overlay", "contour"), ("difference", "topographic")):
+        both = compare([("a", flat), ("b", flat)], mode, kind, proportions="fill")
+        assert both.layout.yaxis.scaleanchor is None
+        assert "they span 4.8 and 1.6" in both.layout.meta["caption"]
+    with pytest.raises(JobError, match="proportions: unknown 'wide'; known: true, fill"):
+        figure(flat, proportions="wide")
 
 
 def test_levels_and_shared_range(make: ModuleType) -> None:
