@@ -175,7 +175,7 @@ def _tables(table: DifferencesTable) -> str:
     for section in table.sections:
         rows = "".join(
             f"<tr><th scope='row'>{escape(row.name)}</th>"
-            + "".join(f"<td>{escape(value if value is not None else '–')}</td>" for value in row.values)
+            + "".join(map(_value, row.values, row.wholes or (None,) * len(row.values)))
             + "</tr>"
             for row in section.rows
         )
@@ -183,6 +183,14 @@ def _tables(table: DifferencesTable) -> str:
         caption = f"<caption>{escape(section.title)}</caption>"
         parts.append(f"<table style='min-width:{width}rem'>{caption}<tr><td></td>{heads}</tr>{rows}</table>")
     return "".join(parts)
+
+
+def _value(text: str | None, whole: str | None) -> str:
+    """A cell; the whole of a shortened value is behind a click."""
+    shown = escape("–" if text is None else text)
+    if whole is not None:
+        shown = f"<details><summary>{shown}</summary>{escape(whole)}</details>"
+    return f"<td>{shown}</td>"
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from landscape.core.errors import LONGEST_NUMBER, capped, flat, masked, quoted
-from landscape.core.text import count_text, finite_or_none, number_text, percent_text, seconds_text
+from landscape.core.text import count_text, digest, finite_or_none, number_text, percent_text, seconds_text
 from landscape.surface.surface import Surface
 from landscape.views.prepare import words
 from landscape.views.prepare.history import PLACES
@@ -21,8 +21,10 @@ from landscape.views.prepare.tables import measure_numbers
 from landscape.views.prepare.uncertainty import standard_error, where_evaluated
 from landscape.views.prepare.words import ENTEZARI
 
-MOST_KEYS, DEEPEST, LONGEST = 400, 8, 200  # of a flattened document: keys, levels, characters of a value
-LONGEST_LIST = 12  # elements of a list in one cell
+MOST_KEYS, DEEPEST = 400, 8  # of a flattened document: keys, levels
+# Characters of a value that stands in its cell, which wraps; of what stands there for a longer one; and of the whole.
+LONGEST, SHORTENED, WHOLE = 80, 40, 4000
+NAME = 200  # characters of the name of a line
 
 
 @dataclass(frozen=True)
@@ -65,16 +67,21 @@ class TableItem:
 
 @dataclass(frozen=True)
 class DifferenceRow:
-    """One line of the table: per column a text (None if nothing is recorded) and a number for sorting, or None."""
+    """One line of the table: per column a text (None if nothing is recorded) and a number for sorting, or None.
+
+    `wholes` has the whole value where the text is a shortened one, else None; empty if none is.
+    """
 
     name: str
     values: tuple[str | None, ...]
     numbers: tuple[float | None, ...]
+    wholes: tuple[str | None, ...] = ()
 
     @property
     def differs(self) -> bool:
         """Whether the columns differ; an unrecorded value differs from a recorded one."""
-        return len(set(self.values)) > 1
+        wholes = self.wholes or (None,) * len(self.values)
+        return len(set(zip(self.values, wholes, strict=True))) > 1
 
 
 @dataclass(frozen=True)
@@ -110,10 +117,11 @@ class DifferencesTable:
 
 @dataclass(frozen=True)
 class Cell:
-    """A value as a text, and as a number if it is one."""
+    """A value as a text, and as a number if it is one; `whole` is the whole value where the text is shortened."""
 
     text: str
     number: float | None = None
+    whole: str | None = None
 
 
 def tabulate(items: Sequence[TableItem], observable: str = "loss") -> DifferencesTable:
@@ -138,7 +146,9 @@ def _section(title: str, columns: Sequence[Mapping[str, Cell]]) -> Section:
     for name in names:
         cells = [column.get(name) for column in columns]
         texts = tuple(None if cell is None else cell.text for cell in cells)
-        rows.append(DifferenceRow(name, texts, tuple(None if cell is None else cell.number for cell in cells)))
+        wholes = tuple(None if cell is None else cell.whole for cell in cells)
+        numbers = tuple(None if cell is None else cell.number for cell in cells)
+        rows.append(DifferenceRow(name, texts, numbers, wholes if any(wholes) else ()))
     return Section(title, tuple(rows))
 
 
@@ -243,20 +253,41 @@ def _leaves(value: Any, name: str, depth: int) -> Iterator[tuple[str, Cell]]:
 
 
 def _shortened(name: str) -> str:
-    return capped(flat(name), LONGEST)
+    return capped(flat(name), NAME)
 
 
 def _cell(value: Any) -> Cell:
-    """A value of a document: numbers as numbers, everything else as a short text without passwords and keys."""
-    if isinstance(value, bool) or value is None:
-        return Cell({True: "yes", False: "no", None: "none"}[value])
-    if isinstance(value, int):
-        return Cell(flat(quoted(value), LONGEST), float(value) if value.bit_length() <= LONGEST_NUMBER else None)
+    """A value of a document: numbers as numbers, everything else as a text without passwords and keys."""
     if isinstance(value, float):
         return _number(value, 6) if math.isfinite(value) else Cell("not finite")
+    text = _text(value)
+    if len(text) > LONGEST:
+        cut = f" ({count_text(len(text))} characters, digest {digest(text)[:8]})" if len(text) > WHOLE else ""
+        short = _first_of(value) if isinstance(value, (list, tuple)) else capped(text, SHORTENED)
+        return Cell(short, None, capped(text, WHOLE) + cut)
+    is_number = type(value) is int and value.bit_length() <= LONGEST_NUMBER
+    return Cell(text, float(value) if is_number else None)
+
+
+def _first_of(values: Sequence[Any]) -> str:
+    """The first elements of a long list, and how many it has: '[epoch-1.ckpt, … (51 in all)]'."""
+    ending = f", … ({count_text(len(values))} in all)]"
+    room = SHORTENED - len(ending) - 1
+    texts = list(itertools.accumulate(map(_text, values[:room]), lambda before, text: f"{before}, {text}"))
+    fitting = [text for text in texts if len(text) <= room]
+    return f"[{fitting[-1] if fitting else capped(texts[0], room)}{ending}"
+
+
+def _text(value: Any) -> str:
+    """A value of a document on one line, without passwords and keys."""
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    if isinstance(value, int):
+        return flat(quoted(value), WHOLE)
+    if isinstance(value, float):
+        return number_text(value, 6) if math.isfinite(value) else "not finite"
     if isinstance(value, (list, tuple)):
-        texts = ", ".join(_cell(part).text for part in value[:LONGEST_LIST])
-        return Cell(f"[{capped(texts, LONGEST)}{', …' if len(value) > LONGEST_LIST else ''}]")
+        return f"[{', '.join(map(_text, value))}]"
     if isinstance(value, Mapping):
-        return Cell("…")
-    return Cell(flat(masked(str(value)[: 20 * LONGEST]), LONGEST))
+        return "…"
+    return flat(masked(str(value)[: 20 * WHOLE]), WHOLE)

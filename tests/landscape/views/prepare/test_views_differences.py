@@ -48,6 +48,30 @@ def test_numbers_are_those_of_the_landscapes(make: ModuleType) -> None:
     assert "lowest accuracy" in holed
 
 
+def test_long_values_are_shortened_and_whole_behind_it() -> None:
+    files = [f"/data/lenet/checkpoint_lenet-{k}.ckpt" for k in range(51)]
+    others = [*files[:-1], "/data/lenet/last.ckpt"]
+    infos = [{"files": names, "note": "word " * 60, "sizes": [1, 2, 3]} for names in (files, others)]
+    training = rows(
+        tabulate([TableItem(label, info=info) for label, info in zip("ab", infos, strict=True)]), "Training"
+    )
+    row = training["files"]
+    assert all(value is not None and len(value) <= 40 and value.endswith("… (51 in all)]") for value in row.values)
+    assert row.values[0] == row.values[1]
+    assert row.differs  # in the last file
+    assert row.wholes == tuple(f"[{', '.join(names)}]" for names in (files, others))
+    assert len(training["note"].values[0] or "") == 40
+    assert training["note"].wholes[0] == ("word " * 60).strip()
+    assert not training["note"].differs
+    assert training["sizes"] == DifferenceRow("sizes", ("[1, 2, 3]",) * 2, (None, None))
+    huge = [{"files": files * 100}, {"files": [*files * 100, "one more"]}]
+    row = rows(tabulate([TableItem(label, info=info) for label, info in zip("ab", huge, strict=True)]), "Training")[
+        "files"
+    ]
+    assert all(whole is not None and len(whole) < 4100 and "characters, digest" in whole for whole in row.wholes)
+    assert row.differs
+
+
 def test_final_metrics_are_the_last_that_were_recorded() -> None:
     history = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0, "learning_rate": 0.1}, {"step": 2, "accuracy": 0.5}]
     diverged = [{"step": 1, "loss": 3.0}, {"step": 2, "loss": None}]
