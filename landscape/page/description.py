@@ -252,6 +252,7 @@ def full_facts(view: View) -> dict[str, Any]:
             }
             for axis, size in zip(surface.axes, view.sizes, strict=True)
         ],
+        "at_end": view.record.is_at_end,
         "observables": [{"name": name, "title": observable_title(name)} for name in means(surface)],
         "kinds": kinds_in_order(len(surface.axes)),
         "path": path_facts(surface.path),

@@ -47,6 +47,7 @@ from landscape.views.prepare.figure import FigureData, prepare, suggests_log
 from landscape.views.prepare.history import TrainingRecord, prepare_histories
 from landscape.views.prepare.scale import choose_scale, drawn_values, point_states
 from landscape.views.prepare.words import path_counts, resolution, state_text, state_words
+from landscape.views.report_sections import brief_rows
 
 ALL = 1 << 30  # points per axis: the points to draw were picked before
 
@@ -410,7 +411,7 @@ def _figure(drawn: ComparedFigure, items: Sequence[Item]) -> str:
 
 
 def differences_answer(there: Readable) -> Answer:
-    """The answer of `api/differences`.
+    """The answer of `api/differences`: the table, and for each landscape the facts that stand under its picture.
 
     Raises:
         LandscapeError: a landscape can no longer be read.
@@ -420,11 +421,13 @@ def differences_answer(there: Readable) -> Answer:
     documents = {run.found.id: _documents(run, notes) for run, _ in pairs}
     columns, items = [], []
     for (run, item), label in zip(pairs, _labels(pairs), strict=True):
-        view = run.view(item.landscape, ("loss",))
+        view = run.view(item.landscape, ("loss", "accuracy"))
         computed = view.counts[OK] + view.counts[NOT_FINITE]
         whole = WholeGrid(tuple(view.sizes), computed, view.lowest.get("loss"), sum(view.counts))
         items.append(TableItem(label, view.surface, *documents[run.found.id], whole))
-        columns.append({"item": item.text, "run": run.found.name, "landscape": item.landscape})
+        info, history, _ = documents[run.found.id]
+        facts = brief_rows(info, history, view.surface)
+        columns.append({"item": item.text, "run": run.found.name, "landscape": item.landscape, "facts": facts})
         if view.picks is not None:
             of_drawn = f"{resolution(view.surface)} of {whole_size(view)}"
             notes.append(f"{label}: the highest value, the relief and the median error are of {of_drawn}")

@@ -45,8 +45,8 @@ RULES: dict[str, str] = {
 }  # fmt: skip
 OPTIONAL = (
     "progress", "precision_error", "provenance", "name", "precision", "batch_norm", "origin", "origin_step",
-    "num_samples", "sample_set", "defaults", "position", "origin_loss", "origin_loss_stderr", "cosine", "failures", "checks",
-    "connection", "compared", "snapshots", "guessing", "went_on_to", "own_model", "packed",
+    "num_samples", "sample_set", "defaults", "position", "origin_loss", "origin_loss_stderr", "cosine", "failures",
+    "checks", "connection", "compared", "snapshots", "guessing", "went_on_to", "own_model", "packed",
 )  # fmt: skip
 
 

@@ -336,6 +336,7 @@ def _landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
     parts = [store.record.digest, provenance.created, status["done"], status["failed"], status["updated"]]
     status["size"] = list(reversed(store.shape))
     status["model"], status["created"] = provenance.model, provenance.created
+    status["at_end"] = store.record.is_at_end
     status["generation"] = digest([str(part) for part in parts])[:16]
     return status
 
@@ -409,7 +410,7 @@ def progress_of(landscapes: list[dict[str, Any]], alive: bool, problems: list[st
 
 
 def _landscape_row(status: Mapping[str, Any]) -> Row:
-    row = {key: status.get(key) for key in ("name", "size", "state", "done", "points", "generation")}
+    row = {key: status.get(key) for key in ("name", "size", "state", "done", "points", "generation", "at_end")}
     lowest = None if status["state"] == DAMAGED else status["minimum"].get("loss")
     return row | {"size": row["size"] or [], "lowest": lowest}
 

@@ -154,6 +154,11 @@ class Record:
         return f"{self.origin_name} (training went on to {self.went_on_to})" if self.went_on_to else self.origin_name
 
     @property
+    def is_at_end(self) -> bool:
+        """Whether the origin is the last snapshot of its training, as far as that was known."""
+        return self.origin_step is not None and self.went_on_to is None
+
+    @property
     def surfaces(self) -> tuple[str, ...]:
         """The names of all surfaces that are shown: the observables, and those derived from them."""
         rise = () if self.origin_loss is None or "loss" not in self.observables else (RISE,)

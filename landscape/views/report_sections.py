@@ -20,9 +20,11 @@ from landscape.core.folders import run_labels
 from landscape.core.lock import driver_alive
 from landscape.core.text import finite_or_none, number_text
 from landscape.surface.surface import NOT_COMPUTED, Surface
+from landscape.views.prepare import words
 from landscape.views.prepare.comparison import numbered
 from landscape.views.prepare.differences import TableItem
 from landscape.views.prepare.history import HistoryData, TrainingRecord, paths_of
+from landscape.views.prepare.paths import origin_index
 from landscape.views.prepare.quantisation import (
     BITS_COLUMNS,
     CONNECTION_COLUMNS,
@@ -44,6 +46,7 @@ from landscape.views.prepare.tables import (
     Row,
     measure_curves,
     measure_tables,
+    observable_rows,
     prepare_checks,
 )
 from landscape.views.prepare.tables import SAYING as LAYER_SAYING
@@ -234,8 +237,11 @@ INFO_NAMES = {
     "optimiser": "optimiser",
     "optimizer": "optimiser",
     "learning_rate": "initial learning rate",
+    "batch_size": "batch size",
+    "epochs": "epochs",
     "steps_per_epoch": "steps per epoch",
 }
+BRIEF = ("network", "optimiser", "initial learning rate", "batch size", "epochs", "steps per epoch")
 PLOT = '<figure><div class="plot" id="history" role="img" aria-label="training history"></div></figure>'
 NOTE = "<figcaption>Shaded: the stretches of training that the trajectory landscapes cover.</figcaption>"
 MOST_WATCHED = 12  # listed steps at which rules fired
@@ -246,6 +252,30 @@ def info_rows(info: Mapping[str, Any]) -> list[Row]:
     named = [(INFO_NAMES[key], _plain(info[key])) for key in INFO_NAMES if info.get(key) not in (None, "", {})]
     rest = [(key.replace("_", " "), _plain(value)) for key, value in info.items() if key not in INFO_NAMES]
     return [*dict(named).items(), *((name, value) for name, value in rest if value)]
+
+
+def brief_rows(info: Mapping[str, Any], history: Sequence[Mapping[str, Any]], surface: Surface) -> list[Row]:
+    """What was trained in a few lines, to stand under a landscape: the usual facts, and how good the weights are.
+
+    Args:
+        history: the training's recorded rows.
+        surface: the landscape; its loss at the origin or, if that is not known, at the last snapshot of its path.
+    """
+    last = {key: value for row in history for key, value in row.items() if finite_or_none(value) is not None}
+    known = dict(info_rows({key: info[key] for key in INFO_NAMES if key in info}))
+    known |= {"epochs": f"{last['epoch']:g}"} if "epoch" in last and "epochs" not in known else {}
+    rows = [(name, known[name]) for name in BRIEF if name in known]
+    path, loss = surface.path, words.origin_text(surface)
+    origin = surface.record.origin_name
+    if loss:
+        rows.append((f"loss at the origin{f' ({origin})' if origin else ''}", loss))
+    elif path is not None and len(path.loss) and finite_or_none(float(path.loss[-1])) is not None:
+        rows.append((f"loss at {path.unit} {path.step[-1]}", number_text(float(path.loss[-1]))))
+    at_origin = dict(observable_rows(surface, "accuracy")) if "accuracy" in surface.observables else {}
+    if origin_index(surface) is not None and "at the origin" in at_origin:
+        rows.append(("accuracy at the origin", at_origin["at the origin"]))
+    accuracies = {words.observable_title(key): value for key, value in last.items() if "accuracy" in key}
+    return [*rows, *((f"final {name}", number_text(float(value))) for name, value in accuracies.items())]
 
 
 def _plain(value: Any) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from browser_page import DRAWN, Look, serving
+from conftest import evaluate, plane, plane_problem
 from playwright.sync_api import Browser, Route
 
 pytestmark = pytest.mark.long
@@ -380,8 +383,162 @@ def test_the_list_is_filtered_sorted_and_compared(look: Look):
     assert names == sorted(names)
     for box in look.page.locator(".rows input").all():
         box.check()
-    look.page.get_by_role("button", name="Compare 2 landscapes").click()
+    look.page.get_by_role("button", name="Compare 2 runs").click()
     look.until("document.querySelectorAll('.tiles .plot[data-drawn]').length === 2")
+
+
+@pytest.fixture
+def several(tmp_path: Path, runs: Path) -> Path:
+    """Two runs with landscapes of the same names, and a third with others, that has a long list in its documents."""
+    folder = tmp_path / "several"
+    for name in ("net", "team/other"):
+        shutil.copytree(runs / name, folder / Path(name).name)
+    places = {"interval-1": [13, 5], "result-2": [13, 5]}
+    ends = [[-2.4, 2.4], [-0.8, 0.8]]
+    evaluate(
+        folder / "imported",
+        plane_problem(),
+        [plane(0) | {"name": name, "size": size, "range": ends} for name, size in places.items()],
+    )
+    files = [f"/data/lenet/checkpoint_lenet-{k}_1875.ckpt" for k in range(51)]
+    (folder / "imported" / "run.json").write_text(
+        json.dumps({"model": "LeNet5", "optimiser": "Momentum", "files": files})
+    )
+    return folder
+
+
+def titles(look: Look) -> list[str]:
+    return look.page.locator(".tile h2").all_inner_texts()
+
+
+@pytest.mark.page
+def test_ticked_runs_are_compared_by_a_name_that_all_have_else_by_the_last_of_each(chromium: Browser, several: Path):
+    with serving(several) as address, Look.open(chromium, address) as look:
+        look.until("document.querySelectorAll('.rows input').length === 3")
+        for name in ("net", "other"):
+            look.page.get_by_label(f"Select {name} for comparison").check()
+        look.page.get_by_role("button", name="Compare 2 runs").click()
+        look.until("document.querySelectorAll('.tiles .plot[data-drawn]').length === 2")
+        assert titles(look) == ["net: epochs-3-5", "other: epochs-3-5"]  # the first at the end of training
+        assert 'Both runs have a landscape "epochs-3-5".' in look.page.locator(".rule").inner_text()
+        look.page.get_by_label("Landscape of each run").select_option("line")
+        look.until("document.querySelector('.tile h2')?.innerText === 'net: line'")
+        look.page.go_back()
+        look.until("document.querySelectorAll('.rows input:checked').length === 2")  # the selection is in the address
+        look.page.get_by_label("Select imported for comparison").check()
+        look.page.get_by_role("button", name="Compare 3 runs").click()
+        look.until("document.querySelectorAll('.tiles .plot[data-drawn]').length === 3")
+        assert titles(look) == ["net: cube", "other: cube", "imported: result-2"]
+        assert "No landscape has the same name in all of these runs" in look.page.locator(".rule").inner_text()
+        look.page.get_by_label("Landscape of each run").select_option("plane")
+        look.until("document.querySelector('.tile h2')?.innerText === 'net: plane'")
+        assert '"plane" of the 2 of 3 runs that have it, and the last' in look.page.locator(".rule").inner_text()
+        look.until("document.querySelectorAll('.tile .trained table').length === 3")
+        trained = look.page.locator(".tile .trained").all_inner_texts()
+        assert all("loss at the origin" in text and "± " in text for text in trained)
+        assert "Momentum" in trained[2]
+        look.page.get_by_role("button", name="Remove other: plane").click()
+        look.until("document.querySelectorAll('.tiles .plot[data-drawn]').length === 2")
+        look.page.get_by_role("button", name="Remove imported: result-2").click()
+        look.until("document.querySelectorAll('.tiles .plot').length === 0")
+        assert look.page.locator(".rule").inner_text() == ""
+
+
+@pytest.mark.page
+def test_columns_of_what_differs_stay_readable_and_long_values_open(chromium: Browser, several: Path):
+    with serving(several) as address, Look.open(chromium, address) as look:
+        items = [f"{look.run_id('net')}|plane", f"{look.run_id('imported')}|result-2"]
+        look.go("compare", item=items)
+        whole = look.page.locator(".differences details.whole")
+        whole.first.wait_for()
+        widths = "[...document.querySelectorAll('.differences td, .differences th')].map(cell => cell.offsetWidth)"
+        assert max(look.page.evaluate(widths)) < 400
+        (files,) = (one for one in whole.all() if "51 in all" in one.inner_text())
+        files.locator("summary").click()
+        assert "checkpoint_lenet-50_1875.ckpt" in files.inner_text()
+        assert max(look.page.evaluate(widths)) < 400
+
+
+@pytest.mark.page
+def test_a_flat_plane_fills_its_place_where_that_is_asked_for(chromium: Browser, several: Path):
+    with serving(several) as address, Look.open(chromium, address) as look:
+        look.show("run", run=look.run_id("imported"), landscape="result-2", kind="contour")
+        lengths = "(({ xaxis, yaxis }) => [xaxis._length, yaxis._length])(plot._fullLayout)"
+        across, up = look.plotly(lengths)
+        assert across / up == pytest.approx(3, rel=0.05)
+        with look.redrawn():
+            look.page.get_by_role("button", name="Fill", exact=True).click()
+        wide, high = look.plotly(lengths)
+        assert high > 1.5 * up
+        assert wide == pytest.approx(across, abs=2)
+        assert "proportions=fill" in look.page.url
+        assert "Axes not to one scale: they span 4.8 and 1.6" in look.page.locator("figcaption").inner_text()
+        with look.redrawn():
+            look.page.get_by_role("button", name="True", exact=True).click()
+        assert "proportions" not in look.page.url
+        assert look.plotly(lengths)[1] == pytest.approx(up, abs=2)
+
+
+@pytest.mark.page
+def test_zooms_are_undone_one_by_one_and_by_a_double_click_all(look: Look):
+    look.show("run", run=look.run_id("net"), landscape="plane", kind="contour")
+    ranges = "[plot._fullLayout.xaxis.range, plot._fullLayout.yaxis.range].flat().map(end => Number(end.toFixed(4)))"
+    back = look.page.get_by_role("button", name="Zoom back")
+
+    def zoom() -> list[float]:
+        box = look.page.locator(f"{DRAWN} .nsewdrag").first.bounding_box()
+        assert box is not None
+        before = look.plotly(ranges)
+        look.page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 0.2 * box["height"])
+        look.page.mouse.down()
+        look.page.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + 0.7 * box["height"], steps=5)
+        look.page.mouse.up()
+        look.until(
+            f"before => (plot => String({ranges}) !== String(before))(document.querySelector('{DRAWN}'))", before
+        )
+        return list(look.plotly(ranges))
+
+    def shown(expected: list[float]) -> None:
+        look.until(
+            f"these => (plot => String({ranges}) === String(these))(document.querySelector('{DRAWN}'))", expected
+        )
+
+    whole = look.plotly(ranges)
+    assert back.count() == 0
+    first, second = zoom(), zoom()
+    assert second[1] - second[0] < first[1] - first[0] < whole[1] - whole[0]
+    look.page.keyboard.press("z")
+    shown(first)
+    look.until("location.hash.includes('zoom=')")
+    back.click()
+    shown(whole)
+    assert back.count() == 0
+    assert "zoom=" not in look.page.url
+    zoom()
+    look.page.reload()  # the link has the zoom: from there it is one step back, too
+    look.page.wait_for_selector(DRAWN)
+    zoom()
+    box = look.page.locator(f"{DRAWN} .nsewdrag").first.bounding_box()
+    assert box is not None
+    look.page.mouse.dblclick(box["x"] + 30, box["y"] + 30)
+    shown(whole)
+    look.until("!location.hash.includes('zoom=') && !document.querySelector('.zoomback')")
+
+
+@pytest.mark.page
+def test_tiles_go_back_by_the_same_key(look: Look):
+    items = [f"{look.run_id('net')}|plane", f"{look.run_id('team/other')}|plane"]
+    look.go("compare", item=items, kind="contour")
+    look.until("document.querySelectorAll('.tiles .plot[data-drawn]').length === 2")
+    box = look.page.locator(".tiles .plot .nsewdrag").last.bounding_box()
+    assert box is not None
+    look.page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 0.2 * box["height"])
+    look.page.mouse.down()
+    look.page.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + 0.7 * box["height"], steps=5)
+    look.page.mouse.up()
+    look.until("landscapePage.views[1].zooms.length === 1")
+    look.page.keyboard.press("z")
+    look.until("landscapePage.views[1].zooms.length === 0 && !document.querySelector('.zoomback')")
 
 
 @pytest.mark.page

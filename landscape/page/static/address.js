@@ -1,7 +1,7 @@
 // The state of the page as the fragment of its address: a link shows another user the same picture.
 
 /** The view and its parameters in the address; lists only for names in `LISTS`. */
-const LISTS = new Set(["item"]);
+const LISTS = new Set(["item", "tick"]);
 const MOST = 16_000; // characters: longer fragments are not ours, and the server takes no longer questions
 
 export function read(fragment = location.hash) {

@@ -1,7 +1,9 @@
 // Landscapes of any runs side by side, overlaid, or as differences; and the differences between their jobs.
 import { keep, link, oneOf } from "./address.js";
 import { ask, getLooks, nameOf } from "./api.js";
-import { choice, el, fill, labelled, perFrame, settled } from "./dom.js";
+import { itemsOf, LAST, nameBehind, namesOf } from "./choosing.js";
+import { proportions } from "./controls.js";
+import { choice, el, facts, fill, labelled, perFrame, settled } from "./dom.js";
 import { cameraOf, cameraText, drawsSpace, lookOf } from "./look.js";
 import { captionOf, FigureView } from "./plot.js";
 import { split } from "./runs.js";
@@ -9,7 +11,7 @@ import { onTheme } from "./theme.js";
 import { WORDS } from "./words.js";
 
 const MOST_SCENES = 8; // browsers keep some 16 WebGL contexts a page and drop the oldest
-const ASKED = ["mode", "kind", "observable", "log", "levels", "scale"];
+const ASKED = ["mode", "kind", "observable", "log", "levels", "scale", "proportions"];
 
 export class ComparePage {
   constructor(place, state) {
@@ -25,10 +27,12 @@ export class ComparePage {
     document.title = `${WORDS.comparison}: ${WORDS.title.toLowerCase()}`;
     this.tools = el("div", { class: "tools" });
     this.chips = el("div", { class: "chips" });
+    this.rule = el("div", { class: "rule" });
+    this.facts = new Map(); // what was trained, and how good it is, by item
     this.notes = el("div");
     this.tiles = el("div", { class: "tiles" });
     this.table = el("section", { class: "differences" });
-    fill(this.place, el("div", { class: "title" }, el("h1", {}, WORDS.compareTitle(this.items.length))), this.chips, this.tools, this.notes, this.tiles, this.table);
+    fill(this.place, el("div", { class: "title" }, el("h1", {}, WORDS.compareTitle(this.items.length))), this.chips, this.rule, this.tools, this.notes, this.tiles, this.table);
     // An image keeps the theme and the size of its drawing.
     const again = () => (this.views.some(view => view.image) ? this.draw() : this.views.forEach(view => view.again()));
     this.closers.push(onTheme(again));
@@ -99,7 +103,7 @@ export class ComparePage {
   async read() {
     if (this.items.length < 2) {
       this.drop();
-      fill(this.tools); fill(this.table);
+      fill(this.tools); fill(this.table); fill(this.rule);
       fill(this.notes, el("p", { class: "sentence" }, this.items.length ? WORDS.compareOne : WORDS.compareEmpty));
       return;
     }
@@ -110,8 +114,22 @@ export class ComparePage {
     this.axes = landscapes[0]?.axes.length || 2;
     this.observables = landscapes[0]?.observables || [];
     this.showChips();
+    this.showRule();
     this.showTools();
     await Promise.all([this.draw(), this.tabulate()]);
+  }
+
+  /** Says how the landscapes of several runs were chosen, and offers other names. */
+  showRule() {
+    const runs = [...this.runs.values()].filter(run => run.landscapes?.length);
+    if (runs.length < 2 || runs.length < this.runs.size) { fill(this.rule); return; }
+    const names = namesOf(runs), chosen = nameBehind(this.items, runs), shared = names.some(one => one.count === runs.length);
+    const words = chosen === undefined ? WORDS.chosenOneByOne : chosen === LAST ? WORDS.chosenLasts(shared) : WORDS.chosenOfName(chosen, names.find(one => one.name === chosen).count, runs.length);
+    const options = [...names.map(one => [one.name, WORDS.chosenName(one, runs.length)]), [LAST, WORDS.chosenLast]];
+    const select = el("select", { onchange: event => { this.items = itemsOf(runs, event.target.value); this.renew(); } },
+      chosen === undefined ? el("option", { selected: true, disabled: true, hidden: true }, "–") : null,
+      options.map(([value, name]) => el("option", { value, selected: value === chosen }, name)));
+    fill(this.rule, el("p", {}, words), labelled(WORDS.chosenBy, select));
   }
 
   showTools() {
@@ -128,6 +146,7 @@ export class ComparePage {
       choice(WORDS.scale, [["", WORDS.automaticScale], ["0", WORDS.linear], ["1", WORDS.logarithmic]], oneOf(state.log, ["0", "1"], ""), log => this.set({ log: log || undefined })),
       this.observables.length > 1 ? labelled(WORDS.observable, el("select", { onchange: event => this.set({ observable: event.target.value }) }, this.observables.map(one => el("option", { value: one.name, selected: one.name === state.observable }, one.title)))) : null,
       labelled(WORDS.colours, el("select", { onchange: event => this.set({ scale: event.target.value || undefined }) }, [{ name: "", title: WORDS.automaticScale }, ...scales].map(one => el("option", { value: one.name, selected: one.name === (state.scale || "") }, one.title)))),
+      state.kind === "curve" ? null : proportions(this),
       check("lock", WORDS.lock, "1"), check("cameras", WORDS.linkCameras, "1", false), check("cursors", WORDS.linkCursors, "1", false));
   }
 
@@ -170,7 +189,7 @@ export class ComparePage {
   async tile(answer) {
     const place = el("div", { class: "figure" });
     const save = format => el("button", { type: "button", onclick: () => view.download(format) }, WORDS[format]);
-    this.tiles.append(el("figure", { class: "tile" }, el("h2", {}, answer.title), place, el("figcaption", {}, captionOf(answer)),
+    this.tiles.append(el("figure", { class: "tile" }, el("h2", {}, answer.title), place, el("figcaption", {}, captionOf(answer)), this.factsOf(answer.items),
       el("span", { class: "choice", role: "group", "aria-label": WORDS.save }, save("png"), save("svg"))));
     const view = new FigureView(place, {
       camera: (camera, moving) => this.turned(view, camera, moving),
@@ -180,6 +199,21 @@ export class ComparePage {
     this.views.push(view);
     await view.show(answer, lookOf({ ...this.state, camera: this.state.camera }), { same: "compare" });
     if (view.space && this.views.includes(view)) await this.admit(view);
+  }
+
+  /** What was trained, under its picture; several landscapes of one picture have a column each. */
+  factsOf(items) {
+    const place = el("div", { class: "trained" }), known = items.map(item => this.facts.get(item));
+    place.items = items;
+    if (!known.every(Boolean)) return place; // filled by `showFacts`
+    const names = [...new Set(known.flat().map(([name]) => name))], of = (rows, name) => rows.find(row => row[0] === name)?.[1] ?? "–";
+    return fill(place, items.length === 1 ? facts(known[0]) : el("table", {},
+      el("thead", {}, el("tr", {}, el("td"), items.map(item => el("th", { scope: "col" }, split(item).map((part, k) => (k ? part : nameOf(part))).join(": "))))),
+      el("tbody", {}, names.map(name => el("tr", {}, el("th", { scope: "row" }, name), known.map(rows => el("td", {}, of(rows, name))))))));
+  }
+
+  showFacts() {
+    for (const place of this.tiles.querySelectorAll(".trained")) place.replaceWith(this.factsOf(place.items));
   }
 
   // -- linked views ------------------------------------------------------------------------------------------------------
@@ -234,6 +268,13 @@ export class ComparePage {
     fill(oldest.place, button);
   }
 
+  key(key) {
+    const view = this.views.findLast(one => one.zooms.length);
+    if (key !== "z" || !view) return false;
+    view.zoomBack();
+    return true;
+  }
+
   // -- the table -----------------------------------------------------------------------------------------------------------
 
   async tabulate() {
@@ -245,6 +286,8 @@ export class ComparePage {
       return items === this.items ? fill(this.table, el("p", { class: "sentence" }, error.message)) : null;
     }
     if (this.closed || items !== this.items) return null;
+    for (const { item, facts: rows } of answer.columns) this.facts.set(item, rows);
+    this.showFacts();
     const all = this.state.same === "1";
     return fill(this.table, el("h2", {}, WORDS.differences),
       el("label", { class: "check" }, el("input", { type: "checkbox", checked: !all, onchange: event => { this.set({ same: event.target.checked ? undefined : "1" }, { draw: false }); this.tabulate(); } }), el("span", {}, WORDS.onlyDifferent)),
@@ -258,15 +301,17 @@ export class ComparePage {
     if (!rows.length) return null;
     const place = el("table");
     const numeric = section.rows.some(row => row.numbers.some(value => value !== null));
+    const cell = (...content) => el("div", { class: "cell" }, content);
+    const value = (row, k) => (row.wholes[k] ? el("details", { class: "whole" }, el("summary", { title: WORDS.whole }, row.values[k]), row.wholes[k]) : row.values[k] ?? "–");
     const draw = (by, down) => {
       const places = columns.map((_, k) => k);
       if (by) places.sort((one, other) => { const [a, b] = [by.numbers[one], by.numbers[other]]; return (a === null) - (b === null) || (a - b) * (down ? -1 : 1); });
       fill(place, el("caption", {}, section.title),
-        el("thead", {}, el("tr", {}, el("td"), places.map(k => el("th", { scope: "col" }, columns[k].run, el("small", {}, ` ${columns[k].landscape}`))))),
+        el("thead", {}, el("tr", {}, el("td"), places.map(k => el("th", { scope: "col" }, cell(columns[k].run, el("small", {}, ` ${columns[k].landscape}`)))))),
         el("tbody", {}, rows.map(row => el("tr", { class: row.differs ? "differs" : "" },
-          el("th", { scope: "row" }, numeric && row.numbers.some(value => value !== null)
-            ? el("button", { type: "button", title: WORDS.sortBy(row.name), onclick: () => draw(row, by === row && !down) }, row.name, by === row ? (down ? " ↓" : " ↑") : "") : row.name),
-          places.map(k => el("td", {}, row.values[k] ?? "–"))))));
+          el("th", { scope: "row" }, cell(numeric && row.numbers.some(value => value !== null)
+            ? el("button", { type: "button", title: WORDS.sortBy(row.name), onclick: () => draw(row, by === row && !down) }, row.name, by === row ? (down ? " ↓" : " ↑") : "") : row.name)),
+          places.map(k => el("td", {}, cell(value(row, k))))))));
     };
     draw(null, false);
     return place;

@@ -18,6 +18,7 @@ export function controls(page) {
         check(WORDS.uncertainty, state.uncertainty === "1", on => page.set({ uncertainty: on ? "1" : undefined })),
         check(WORDS.extrema, state.extrema === "1", on => page.set({ extrema: on ? "1" : undefined })),
       ],
+      ["curve", "barcode"].includes(state.kind) ? null : proportions(page),
       ["curve", "barcode"].includes(state.kind) ? null : slider(WORDS.opacity, 0.1, 1, 0.05, look.opacity, value => page.set({ opacity: value === 1 ? undefined : value })),
     ]),
     landscape.paths?.length ? group(WORDS.pathGroup, [
@@ -44,6 +45,13 @@ function scaleChoice(page) {
   show(page.state.log ?? (page.log ? "1" : "0"));
   page.signals.addEventListener("answered", event => show(event.detail.log ? "1" : "0"));
   return el("div", { class: "field" }, el("span", { class: "name" }, WORDS.scale), place);
+}
+
+/** Axes true to their ranges, or as long as the picture has room. */
+export function proportions(page) {
+  const choices = Object.entries(WORDS.proportionsOf), chosen = page.state.proportions === "fill" ? "fill" : "true";
+  return el("div", { class: "field" }, el("span", { class: "name" }, WORDS.proportions),
+    el("span", {}, choice(WORDS.proportions, choices, chosen, value => page.set({ proportions: value === "fill" ? value : undefined }))));
 }
 
 function colourMaps(looks, state, page) {

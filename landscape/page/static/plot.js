@@ -42,6 +42,8 @@ export class FigureView {
     this.drawn = 0;
     this.milliseconds = 0; // of the last drawing
     this.overlay = () => []; // the traces that lie over a figure
+    this.zooms = []; // the zooms before the present one, the first of them null: the whole figure
+    this.backButton = el("button", { type: "button", class: "zoomback", title: WORDS.zoomBackHint, onclick: () => this.zoomBack() }, `↩ ${WORDS.zoomBack}`);
     this.queue = Promise.resolve();
     this.begun = new Promise(done => { this.begin = done; }); // resolved when the first picture, or a sentence, is visible
     fill(place, this.plot);
@@ -52,6 +54,7 @@ export class FigureView {
     this.answer = answer;
     this.look = look;
     this.options = options;
+    this.zooms = options.zoom ? (this.zooms.length ? this.zooms : [null]) : [];
     this.arrays = null;
     const turn = ++this.drawn;
     this.queue = this.queue.catch(() => null).then(() => (turn === this.drawn ? this.draw() : null)); // a failed drawing does not block later ones
@@ -91,6 +94,7 @@ export class FigureView {
     this.place.querySelector(".sketch")?.remove();
     this.plot.dataset.drawn = String(this.drawn);
     this.listen();
+    this.showBack();
   }
 
   /** Shows a sketch of the figure at once if plotly is not loaded yet. */
@@ -135,12 +139,14 @@ export class FigureView {
     });
     this.plot.on("plotly_relayout", change => {
       if (change["scene.camera"]) this.on.camera?.(change["scene.camera"]);
-      if (change["xaxis.range[0]"] !== undefined)
-        this.zoomed([[change["xaxis.range[0]"], change["xaxis.range[1]"]],
-          change["yaxis.range[0]"] === undefined ? this.plot.layout.yaxis.range : [change["yaxis.range[0]"], change["yaxis.range[1]"]]]);
-      else if (change["xaxis.autorange"] || change["xaxis.range"] === undefined && change["xaxis.showspikes"] === undefined && "xaxis.autorange" in change)
-        this.zoomed(null);
+      if (this.goingBack) return;
+      const along = letter => change[`${letter}axis.range`] || (`${letter}axis.range[0]` in change ? [0, 1].map(end => change[`${letter}axis.range[${end}]`]) : null);
+      const across = along("x"), up = along("y");
+      if (across || up) this.zoomed([across || this.plot.layout.xaxis.range, up || this.plot.layout.yaxis.range]);
+      else if (change["xaxis.autorange"]) this.zoomed(null);
     });
+    // Plotly itself goes back to what was drawn first, which may be the zoom of an address.
+    this.plot.on("plotly_doubleclick", () => { if (!this.space && this.zooms.length) queueMicrotask(() => this.zoomTo(null, [])); });
     this.plot.on("plotly_sliderchange", ({ slider }) => {
       this.options.slice = slider.active;
       this.on.slice?.(slider.active);
@@ -148,10 +154,39 @@ export class FigureView {
     this.plot.on("plotly_relayouting", change => { if (change["scene.camera"]) this.on.camera?.(change["scene.camera"], true); });
   }
 
-  /** Remembers the zoom for redrawing the same answer. */
+  /** Remembers the zoom for redrawing the same answer, and the one before for going back. */
   zoomed(ranges) {
+    const { xaxis, yaxis } = this.answer.figure.layout, isWhole = ranges && String(ranges) === String([xaxis?.range, yaxis?.range]);
+    this.keepZoom(isWhole ? null : ranges, isWhole || !ranges ? [] : [...this.zooms, this.options.zoom || null]);
+  }
+
+  keepZoom(ranges, before) {
+    this.zooms = before;
     this.options.zoom = ranges;
     this.on.zoom?.(ranges);
+    this.showBack();
+  }
+
+  /** Undoes the last zoom. */
+  zoomBack() {
+    if (this.zooms.length && this.figure) this.zoomTo(this.zooms.at(-1), this.zooms.slice(0, -1));
+  }
+
+  /** Shows the given ranges of both axes, or the whole figure. */
+  async zoomTo(ranges, before) {
+    const whole = this.answer.figure.layout, changes = {};
+    ["x", "y"].forEach((letter, k) => {
+      const range = ranges ? ranges[k] : whole[`${letter}axis`].range;
+      changes[`${letter}axis.${range ? "range" : "autorange"}`] = range ? [...range] : true;
+    });
+    this.keepZoom(ranges, before);
+    this.goingBack = true; // the event of this change is no further zoom
+    try { await window.Plotly.relayout(this.plot, changes); } finally { this.goingBack = false; }
+  }
+
+  showBack() {
+    if (!this.zooms.length || this.space) this.backButton.remove();
+    else if (!this.backButton.isConnected) this.place.append(this.backButton);
   }
 
   /** The clicked coordinates in a flat figure, even if nothing is drawn there; null outside its axes. */

@@ -19,7 +19,7 @@ import { onTheme } from "./theme.js";
 import { toolbar } from "./toolbar.js";
 import { WORDS } from "./words.js";
 
-const ASKED = ["kind", "observable", "log", "levels", "exact", "zmin", "zmax", "clip", "scale", "uncertainty", "extrema"]; // options of requests to the server
+const ASKED = ["kind", "observable", "log", "levels", "exact", "zmin", "zmax", "clip", "scale", "proportions", "uncertainty", "extrema"]; // options of requests to the server
 const LIMITS = { levels: [1, 100], zmin: [-1e300, 1e300], zmax: [-1e300, 1e300], clip: [50, 100] };
 const OF_ONE = ["kind", "observable", "at", "zoom", "camera", "step", "slice", "zmin", "zmax"]; // reset when another landscape is chosen
 const LOOKS = ["camera", "zoom", "ambient", "diffuse", "specular", "roughness", "lightfrom", "opacity"]; // reverted by the reset button
@@ -153,6 +153,7 @@ export class RunPage {
     const { landscape, state } = this, kinds = this.kinds();
     state.kind = oneOf(state.kind, kinds, kinds[0]);
     state.observable = oneOf(state.observable, landscape.observables.map(one => one.name), undefined);
+    state.proportions = oneOf(state.proportions, ["fill"], undefined);
     state.scale = oneOf(state.scale, this.looks.scale_names.map(one => one.name), undefined);
     for (const name of ["log", "exact", "uncertainty", "extrema"]) state[name] = oneOf(state[name], ["0", "1"], undefined);
     for (const [name, [low, high]] of Object.entries(LIMITS)) if (!(Number(state[name]) >= low && Number(state[name]) <= high)) delete state[name];
@@ -342,6 +343,7 @@ export class RunPage {
       p: () => this.player?.toggle(),
       f: () => this.fullScreen(),
       r: () => this.reset(),
+      z: () => this.view.zoomBack(),
       "[": () => this.turnToLandscape(beside(-1)),
       "]": () => this.turnToLandscape(beside(1)),
     }[key] || (kinds[Number(key) - 1] && (() => this.turnTo(kinds[Number(key) - 1])));

@@ -1,6 +1,7 @@
 // The list of runs: sorted, filtered, selected for comparison. Only the rows in sight are elements of the page.
 import { go, keep, link } from "./address.js";
 import { ask } from "./api.js";
+import { itemsOf, usualName } from "./choosing.js";
 import { el, fill, perFrame } from "./dom.js";
 import { listen } from "./live.js";
 import { badge } from "./state.js";
@@ -15,7 +16,8 @@ export class RunsPage {
     this.place = place;
     this.state = state;
     this.runs = new Map();
-    this.selected = new Set(state.item || []);
+    this.selected = new Set([...state.tick || [], ...(state.item || []).map(item => split(item)[0])]); // by their identifiers
+    delete state.item;
     this.shown = [];
   }
 
@@ -24,7 +26,7 @@ export class RunsPage {
     this.filter = el("input", { type: "search", id: "filter", placeholder: WORDS.filterHint, value: this.state.q || "", autocomplete: "off", spellcheck: "false", "aria-label": WORDS.filter,
       oninput: () => this.set({ q: this.filter.value || undefined }) });
     this.count = el("span", { class: "quiet", role: "status" });
-    this.compareButton = el("button", { type: "button", class: "single strong", onclick: () => go("compare", { item: [...this.selected] }) });
+    this.compareButton = el("button", { type: "button", class: "single strong", onclick: () => go("compare", { item: itemsOf(this.ticked, usualName(this.ticked)) }) });
     this.clearButton = el("button", { type: "button", class: "single", onclick: () => { this.selected.clear(); this.select(); } }, WORDS.clearSelection);
     this.head = el("div", { class: "row head", role: "row" });
     this.body = el("div", { class: "rows", role: "rowgroup" });
@@ -75,7 +77,7 @@ export class RunsPage {
     for (const run of changed) this.runs.set(run.id, prepared(run));
     for (const id of removed) {
       this.runs.delete(id);
-      for (const item of this.selected) if (split(item)[0] === id) this.selected.delete(item);
+      this.selected.delete(id);
     }
     if (removed.length) this.select(false);
     this.scanning = scanning;
@@ -84,7 +86,7 @@ export class RunsPage {
 
   set(changes) {
     Object.assign(this.state, changes);
-    keep("runs", { ...this.state, item: [...this.selected] });
+    keep("runs", { ...this.state, tick: [...this.selected] });
     this.arrange();
   }
 
@@ -102,6 +104,7 @@ export class RunsPage {
       this.runs.size && !this.shown.length ? el("p", { class: "sentence" }, WORDS.noMatch(this.state.q)) : null);
     this.window.hidden = !this.runs.size;
     this.range = null;
+    this.select(false); // a run may have got its first landscape
     this.paint();
   }
 
@@ -128,7 +131,7 @@ export class RunsPage {
     const cell = (name, ...content) => el("span", { role: "cell", class: name }, content);
     const landscapes = run.landscapes || [];
     const row = el("div", { class: "row", role: "row", "aria-rowindex": number + 2, "data-run": run.id },
-      cell("select", landscapes.length ? el("input", { type: "checkbox", "aria-label": WORDS.selectRun(run.name), checked: landscapes.some(one => this.selected.has(`${run.id}|${one.name}`)), onchange: event => this.tick(run, event.target.checked) }) : null),
+      cell("select", landscapes.length ? el("input", { type: "checkbox", "aria-label": WORDS.selectRun(run.name), checked: this.selected.has(run.id), onchange: event => this.tick(run, event.target.checked) }) : null),
       cell("name", el("a", { href: link("run", { run: run.id }) }, run.name), el("small", { class: "quiet", title: run.source ? `${run.path} (from ${run.source})` : run.path }, run.source ? `${run.path} (from ${run.source})` : run.path)),
       cell("picture", landscapes.slice(0, 3).map(one => el("a", { href: link("run", { run: run.id, landscape: one.name }) }, thumbnail(run.id, one.name, one.generation, one.name))),
         landscapes.length > 3 ? el("small", { class: "quiet" }, WORDS.more(landscapes.length - 3)) : null),
@@ -143,28 +146,22 @@ export class RunsPage {
 
   // -- selection ------------------------------------------------------------------------------------------------------------
 
-  /** Selects the run's first landscape, preferably with the axes of the selected ones, or deselects all of the run's. */
   tick(run, on) {
-    for (const one of run.landscapes) this.selected.delete(`${run.id}|${one.name}`);
-    if (on) {
-      const axes = [...this.selected].map(item => this.landscapeOf(item)?.size.length).find(Boolean);
-      const one = run.landscapes.find(landscape => landscape.size.length === axes) || run.landscapes[0];
-      this.selected.add(`${run.id}|${one.name}`);
-    }
+    if (on) this.selected.add(run.id);
+    else this.selected.delete(run.id);
     this.select();
   }
 
-  landscapeOf(item) {
-    const [id, name] = split(item);
-    return this.runs.get(id)?.landscapes?.find(one => one.name === name);
-  }
+  /** The selected runs that have a landscape to compare. */
+  get ticked() { return [...this.selected].map(id => this.runs.get(id)).filter(run => run?.landscapes?.length); }
 
   select(paint = true) {
-    fill(this.compareButton, WORDS.compareSelected(this.selected.size));
-    this.compareButton.disabled = this.selected.size < 2;
+    const count = this.ticked.length;
+    fill(this.compareButton, WORDS.compareSelected(count));
+    this.compareButton.disabled = count < 2;
     this.clearButton.hidden = !this.selected.size;
     if (!paint) return;
-    keep("runs", { ...this.state, item: [...this.selected] });
+    keep("runs", { ...this.state, tick: [...this.selected] });
     this.range = null;
     this.paint();
   }

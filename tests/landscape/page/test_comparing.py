@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from landscape.core.errors import JobError, LandscapeError, NotFoundError
+from landscape.page.description import run_description
 from landscape.page.figures import compare_answer, differences_answer, find_readable
 from landscape.page.queries import AddressQuery, CompareQuery, FigureQuery, Item, parse_query
 from landscape.page.runs import RunReader
@@ -103,16 +104,45 @@ def test_the_table_of_differences_has_a_column_per_landscape(runs: Path) -> None
     (runs / "net" / "measures.json").write_text(json.dumps({"sharpness": 2.5}))
     there = find_readable((Item("net", "minimum"), Item("net", "path")), {"net": reader(runs)})
     told = json.loads(differences_answer(there).body)
-    assert told["columns"] == [
+    assert [{name: column[name] for name in ("item", "run", "landscape")} for column in told["columns"]] == [
         {"item": "net|minimum", "run": "net", "landscape": "minimum"},
         {"item": "net|path", "run": "net", "landscape": "path"},
     ]
     rows = {row["name"]: row for section in told["sections"] for row in section["rows"]}
     assert rows["points"]["values"] == ["5 × 4", "5 × 5"]
     assert rows["points"]["differs"]
-    assert rows["sharpness"] == {"name": "sharpness", "values": ["2.5", "2.5"], "numbers": [2.5, 2.5], "differs": False}
+    assert rows["sharpness"] == {
+        "name": "sharpness", "values": ["2.5", "2.5"], "numbers": [2.5, 2.5], "wholes": [], "differs": False,
+    }  # fmt: skip
     assert rows["lowest loss"]["numbers"][0] > 0
     assert {section["title"] for section in told["sections"]} >= {"Numbers", "Measures", "Training", "Job"}
+
+
+def test_what_was_trained_stands_under_each_landscape_in_the_words_of_its_run(runs: Path) -> None:
+    told = run_description(reader(runs))
+    (runs / "net" / "run.json").write_text(
+        json.dumps({"model": "LeNet5", "optimiser": "Adam", "learning_rate": 0.01, "batch_size": 32, "created": "now"})
+    )
+    there = find_readable((Item("net", "minimum"),), {"net": reader(runs)})
+    (column,) = json.loads(differences_answer(there).body)["columns"]
+    facts = dict(column["facts"])
+    assert {name: facts[name] for name in ("network", "optimiser", "initial learning rate", "batch size")} == {
+        "network": "LeNet5", "optimiser": "Adam", "initial learning rate": "0.01", "batch size": "32",
+    }  # fmt: skip
+    assert "created" not in facts
+    assert facts["epochs"] == "3"
+    (minimum,) = (one for one in told["landscapes"] if one["name"] == "minimum")
+    assert facts["loss at the origin (epoch 3)"] == dict(minimum["rows"]["observables"]["loss"])["at the origin"]
+    assert minimum["at_end"]
+
+
+def test_a_plane_may_fill_the_room_that_there_is(finished: Path) -> None:
+    for options, scaled in (({}, True), ({"proportions": "fill"}, False)):
+        (figure,) = answer(finished, "net|minimum", **options)["figures"]
+        assert ("scaleanchor" in figure["figure"]["layout"]["yaxis"]) == scaled
+        assert ("Axes not to one scale: they span" in figure["caption"]) != scaled
+    with pytest.raises(JobError, match="proportions: unknown 'wide'"):
+        asked("net|minimum", proportions="wide")
 
 
 def test_documents_that_cannot_be_read_leave_the_rest(runs: Path) -> None:
