@@ -18,8 +18,10 @@ from landscape.page.answers import Answer, pack_body, pack_json, utf8
 from landscape.page.content import View, encode_array
 from landscape.page.queries import CompareQuery, FigureQuery, HistoryQuery, Item, ThumbnailQuery
 from landscape.page.runs import RunReader
+from landscape.store.arrays import sample_index, stored_losses
+from landscape.store.landscape import LandscapeStore
 from landscape.store.results import Run
-from landscape.store.state import finite
+from landscape.store.state import COMPLETE, finite
 from landscape.surface.surface import (
     NOT_COMPUTED,
     NOT_FINITE,
@@ -311,6 +313,7 @@ def own_paths(run: RunReader) -> dict[str, ProjectedPath]:
 T = TypeVar("T")
 
 FEW, DRAWN_OF_FEW = 2, 400  # up to so many landscapes are drawn with so many points per axis
+MOST_LOSSES = 256 << 20  # bytes of losses of single samples that are read for a difference
 LEAST_DRAWN = 64  # points per axis, for any number of landscapes
 
 
@@ -359,6 +362,9 @@ def compare_answer(there: Readable, asked: CompareQuery) -> Answer:
     most = DRAWN_OF_FEW if len(there.items) <= FEW else _most(len(there.items))
     pairs = list(zip(there.runs, there.items, strict=True))
     views = [_view(run, item.landscape, asked.comparison.observable, most) for run, item in pairs]
+    if asked.mode == "difference" and asked.comparison.observable == "loss":
+        stores = [run.reader(item.landscape).store() for run, item in pairs]
+        views = list(map(_with_losses, views, stores))
     labels = _labels(pairs)
     kind, notes = _kind(views, asked)
     surfaces = [(label, view.surface) for label, view in zip(labels, views, strict=True)]
@@ -383,6 +389,15 @@ def _view(run: RunReader, landscape: str, observable: str, most: int) -> View:
     one = run.view(landscape)
     limit = most if len(one.sizes) == 2 else None
     return run.view(landscape, (observable, *beside), limit)
+
+
+def _with_losses(view: View, store: LandscapeStore) -> View:
+    """The view with the losses of its samples, for the paired error, if they are kept, all there, and not too many."""
+    losses = stored_losses(store.arrays)
+    whole = view.picks is None and view.surface.interpolated is None and view.state == COMPLETE
+    if losses is None or not whole or losses.nbytes > MOST_LOSSES:
+        return view
+    return replace(view, surface=replace(view.surface, loss_samples=losses, sample_index=sample_index(store.arrays)))
 
 
 def _labels(pairs: Sequence[tuple[RunReader, Item]]) -> list[str]:

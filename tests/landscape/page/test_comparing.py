@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from small_models import conv_problem, make_job
 
+from landscape import run
 from landscape.core.errors import JobError, LandscapeError, NotFoundError
 from landscape.page.description import run_description
 from landscape.page.figures import compare_answer, differences_answer, find_readable
@@ -134,6 +137,23 @@ def test_what_was_trained_stands_under_each_landscape_in_the_words_of_its_run(ru
     (minimum,) = (one for one in told["landscapes"] if one["name"] == "minimum")
     assert facts["loss at the origin (epoch 3)"] == dict(minimum["rows"]["observables"]["loss"])["at the origin"]
     assert minimum["at_end"]
+
+
+def test_a_difference_has_the_paired_error_where_the_losses_of_the_samples_are_kept(tmp_path: Path) -> None:
+    """Under two seeds, which draw the same samples in another order; beside the two networks' own landscapes."""
+    for name, kept in (("kept", True), ("bare", False)):
+        for seed in (0, 1):
+            job = make_job(
+                tmp_path / f"{name}{seed}", partial(conv_problem, seed=seed),
+                [{"name": "minimum", "size": 5}], num_samples=29, seed=seed, keep_samples=kept,
+            )  # fmt: skip
+            run(job)
+    captions = {}
+    for name in ("kept", "bare"):
+        (figure,) = answer(tmp_path, f"{name}0|minimum", f"{name}1|minimum", mode="difference")["figures"]
+        captions[name] = figure["caption"]
+    assert "Standard error of the pairs of the same samples" in captions["kept"]
+    assert "though the samples are the same (keep_samples" in captions["bare"]
 
 
 def test_a_plane_may_fill_the_room_that_there_is(finished: Path) -> None:
