@@ -420,7 +420,7 @@ def _info(
     match = COLLECTED.fullmatch(found[-1].file.name) if found else None
     source = {
         "software": SOFTWARE, "folder": summary.folder.resolve().name, "loss_function": lineage.loss_function,
-        "epochs": lineage.epochs, "batch_size": lineage.batch_size, "evaluation": _metrics(lineage.metrics),
+        "epochs": lineage.epochs, "evaluation": _metrics(lineage.metrics),
     }  # fmt: skip
     collect = _collect_options(summary, unit, {one.number for one in found})
     optional = {
@@ -435,6 +435,7 @@ def _info(
         "tensors": len(weights.shapes) or None,
         "optimiser": lineage.optimiser,
         "learning_rate": None if lineage.learning_rate is None else finite(_shortest(lineage.learning_rate)),
+        "batch_size": lineage.batch_size,
         "steps_per_epoch": summary.steps_per_epoch,
         "versions": versions(),
         SOURCE: {name: value for name, value in source.items() if value},

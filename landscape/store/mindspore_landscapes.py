@@ -55,6 +55,9 @@ def make_landscape(
         norms=drawn.norms if drawn else (), path=(drawn.plan, None, drawn.heights) if drawn else None,
     )  # fmt: skip
     now, points = datetime.now(UTC).isoformat(timespec="seconds"), surface.status.size
+    at_origin = _loss_at_origin(one)
+    if at_origin is None:
+        at_origin = _loss_of_same_call(file, one, others)
     known = dict(about)
     if numbers:
         known |= {"origin": f"{one.unit} {numbers[-1]}", "origin_step": numbers[-1]}
@@ -63,9 +66,9 @@ def make_landscape(
     record = Record().changed(
         imported=ImportRecord(
             file=file.name, format=kind, digest=hashlib.sha256(one.message).hexdigest(),
-            notes=tuple(filter(None, [drawn.note if drawn else _beside_the_origin(file, one, others)])),
+            notes=tuple(filter(None, [drawn.note if drawn else _beside_the_origin(one, at_origin)])),
         ),
-        observables=["loss"], failures=[], origin_loss=_loss_at_origin(one), origin_loss_stderr=None,
+        observables=["loss"], failures=[], origin_loss=at_origin, origin_loss_stderr=None,
         progress=ProgressRecord(state="complete", points=points, points_done=points, updated=now),
         **known,
     )  # fmt: skip
@@ -82,19 +85,25 @@ def _loss_at_origin(one: MindSporeLandscape) -> float | None:
     return z if x == y == 0 and math.isfinite(z) else None
 
 
-def _beside_the_origin(file: Path, one: MindSporeLandscape, others: Read) -> str:
+def _loss_of_same_call(file: Path, one: MindSporeLandscape, others: Read) -> float | None:
+    """The loss at the origin by a landscape of the same file around the same weights: one call computes both."""
+    last = re.findall(r"\d+", one.tag)[-1:]
+    known = [
+        _loss_at_origin(other)
+        for other_file, other in others
+        if other_file == file and other.intervals and [str(other.intervals[-1])] == last
+    ]
+    return next((loss for loss in known if loss is not None), None)
+
+
+def _beside_the_origin(one: MindSporeLandscape, at_origin: float | None) -> str:
     """The note on the loss that MindInsight shows, if it is not that of the origin; else empty."""
     point = one.convergence
     if point is None or _loss_at_origin(one) is not None or not point.x.size == point.y.size == point.z.size == 1:
         return ""
     x, y, z = (float(values.ravel()[0]) for values in (point.x, point.y, point.z))
     note = f"the loss that MindInsight shows, {z:.4g}, is that of the point ({x:.3g}, {y:.3g}) beside the origin"
-    last = re.findall(r"\d+", one.tag)[-1:]
-    for other_file, other in others:  # of the same call, and around the same weights
-        loss = _loss_at_origin(other)
-        if other_file == file and other.intervals and [str(other.intervals[-1])] == last and loss is not None:
-            return f"{note}, where it is {loss:.4g}"
-    return note
+    return note if at_origin is None else f"{note}, where it is {at_origin:.4g}"
 
 
 @dataclass(frozen=True)
