@@ -79,7 +79,7 @@ def import_surface(*files: str, run: str, name: str | None = None) -> None:
 
 
 def import_mindspore(
-    folder: Path,
+    summary_dir: Path,
     *,
     run: str,
     problem: str | None = None,
@@ -95,8 +95,8 @@ def import_mindspore(
 
     Parameters
     ----------
-    folder
-        The summary_dir.
+    summary_dir
+        The folder.
     run
         The run folder or URL to put it in; it is made if need be.
     problem
@@ -111,7 +111,7 @@ def import_mindspore(
     from landscape.store.import_mindspore import import_mindspore as import_folder
 
     made = import_folder(
-        folder, run, problem, network=_network_options(network), checkpoints=checkpoints or (), overwrite=overwrite
+        summary_dir, run, problem, network=_network_options(network), checkpoints=checkpoints or (), overwrite=overwrite
     )
     _tell_snapshots(made.trajectory)
     for landscape in made:

@@ -99,7 +99,7 @@ class _Summary:
 
 
 def import_mindspore(
-    folder: str | Path,
+    summary_dir: str | Path,
     run: Place,
     problem: str | Callable[[], Any] | None = None,
     *,
@@ -115,7 +115,7 @@ def import_mindspore(
     same folder again adds what has come since.
 
     Args:
-        folder: the summary folder.
+        summary_dir: the folder.
         run: the run's folder or URL, which is made if it does not exist.
         problem: the callback of the network, 'module:function' or a function: then the weights get the names of its
             model, and must fit it. It becomes the callback of the run's own landscapes.
@@ -134,12 +134,12 @@ def import_mindspore(
     """
     path = open_folder(run).name
     refuse_unwritable(path)
-    summary = _read_summary(Path(folder))
+    summary = _read_summary(Path(summary_dir))
     unit, found = _find_checkpoints(summary, [Path(place) for place in checkpoints])
     if not (summary.landscapes or summary.scalars or found):
         raise JobError(
-            f"folder: {quoted(str(folder))} holds no landscape, no scalar and no checkpoint of MindSpore; name a "
-            "summary_dir of SummaryCollector"
+            f"summary_dir: {quoted(str(summary_dir))} holds no landscape, scalar or checkpoint of MindSpore; name "
+            "the summary_dir of a SummaryCollector"
         )
     model = _model_of(problem, network)
     weights = _Weights(found, model)
@@ -172,17 +172,15 @@ def _model_of(problem: str | Callable[[], Any] | None, network: Mapping[str, Any
 
 def _read_summary(folder: Path) -> _Summary:
     if not folder.exists():
-        raise NotFoundError(f"folder {quoted(str(folder))} does not exist; name a summary_dir of MindSpore")
+        raise NotFoundError(f"summary_dir {quoted(str(folder))} does not exist")
     if not folder.is_dir():
-        raise JobError(
-            f"folder: must be a summary_dir of MindSpore, not the file {quoted(str(folder))}; name its folder"
-        )
+        raise JobError(f"summary_dir: must be a folder, not the file {quoted(str(folder))}; name its folder")
     files = sorted(filter(is_event_file, folder.iterdir()), key=_age)
     if not files and not (folder / CHECKPOINTS).is_dir():
         others = sorted(below.name for below in folder.iterdir() if below.is_dir() and is_summary_folder(below))
         below = f"; its folder {quoted(others[0])} does: name that" if others else ""
         raise JobError(
-            f"folder: {quoted(str(folder))} holds no event file of MindSpore (*.out.events.summary.*) and no "
+            f"summary_dir: {quoted(str(folder))} holds no event file of MindSpore (*.out.events.summary.*) and no "
             f"{CHECKPOINTS}{below or '; name a summary_dir of SummaryCollector'}"
         )
     summary = _Summary(folder)

@@ -250,11 +250,11 @@ def test_the_distance_of_each_snapshot_from_the_plane_that_mindspore_drew(summar
 
 
 @pytest.mark.parametrize(("break_it", "message"), [
-    (lambda folder: shutil.rmtree(folder), "does not exist; name a summary_dir of MindSpore"),
-    (lambda folder: [shutil.rmtree(folder), folder.write_text("")], "must be a summary_dir of MindSpore, not the file"),
+    (lambda folder: shutil.rmtree(folder), "does not exist"),
+    (lambda folder: [shutil.rmtree(folder), folder.write_text("")], "must be a folder, not the file"),
     (lambda folder: [shutil.rmtree(folder), folder.mkdir()], "holds no event file of MindSpore"),
     (lambda folder: [file.unlink() for file in folder.glob("events*")] + [shutil.rmtree(folder / "ckpt_dir"),
-        write_events(folder, [])], "holds no landscape, no scalar and no checkpoint"),
+        write_events(folder, [])], "holds no landscape, scalar or checkpoint"),
     (lambda folder: write_events(folder, [], 5).write_bytes(frame(version_event("brain.Event:2"))),
      "is of version 'brain.Event:2'.*; move it away to import the others"),
     (lambda folder: (folder / "ckpt_dir" / "Net_2_epoch.ckpt").write_bytes(b"\x0a\x04oops"), "2_epoch.*no checkp"),
