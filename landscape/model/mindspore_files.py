@@ -98,10 +98,7 @@ def _message(parts: Mapping[int, list[Any]], number: int) -> Message:
 
 
 def _text(parts: Mapping[int, list[Any]], number: int, longest: int = LONGEST_TAG) -> str:
-    data = _message(parts, number)
-    if len(data) > longest:
-        raise MindSporeFileError(f"a name in it is longer than {longest} bytes")
-    return bytes(data).decode("utf-8", "replace")
+    return bytes(_message(parts, number)[:longest]).decode("utf-8", "replace")
 
 
 def _whole(parts: Mapping[int, list[Any]], number: int) -> int:
@@ -142,8 +139,8 @@ def is_summary_folder(folder: Path) -> bool:
 
 
 def is_event_file(file: Path) -> bool:
-    """Whether a file is named as MindSpore names its event files."""
-    return EVENT_FILE.fullmatch(file.name) is not None
+    """Whether this is a file that is named as MindSpore names its event files."""
+    return EVENT_FILE.fullmatch(file.name) is not None and file.is_file()
 
 
 @dataclass(frozen=True)

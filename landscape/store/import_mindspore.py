@@ -71,6 +71,7 @@ SUFFIXES = (".ckpt", ".safetensors")
 LARGEST_FILE = 4 << 30
 LARGEST_METADATA = 16 << 20
 MOST_COLUMNS = 64
+MOST_STEPS = 10**12  # in an epoch; also samples
 RESERVED = {"step", "epoch", "epoch_end", "seconds", "watch"}
 
 
@@ -95,7 +96,7 @@ class _Summary:
     @property
     def steps_per_epoch(self) -> int | None:
         known = [self.metadata.get("step_per_epoch"), *(one.steps_per_epoch for _, one in reversed(self.landscapes))]
-        return next((int(steps) for steps in known if is_number(steps) and steps >= 1), None)
+        return next((int(steps) for steps in known if is_number(steps) and 1 <= steps <= MOST_STEPS), None)
 
 
 def import_mindspore(
@@ -275,9 +276,10 @@ def _checkpoint_files(folder: Path) -> list[Path]:
 
 
 def _unit_of(summary: _Summary, counts: Counter[str]) -> Unit:
-    said = [summary.metadata.get("unit"), *(one.unit for _, one in reversed(summary.landscapes)), *counts, "epoch"]
-    word = next(word for word in said if word in UNITS)
-    return "epoch" if word == "epoch" else "step"
+    """The unit by the metadata or the landscapes, if any of the collector's checkpoints counts it; else theirs."""
+    said = [summary.metadata.get("unit"), *(one.unit for _, one in reversed(summary.landscapes))]
+    words = [word for word in said if word in UNITS and (word in counts or not counts)]
+    return "step" if [*words, *counts, "epoch"][0] == "step" else "epoch"
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -542,7 +544,7 @@ def _about(one: MindSporeLandscape, summary: _Summary, weights: _Weights) -> dic
         about["batch_norm"] = "batch"  # MindSpore evaluates in training mode
     samples = summary.metadata.get("num_samples")
     # The metadata are those of the last call of SummaryLandscape alone.
-    if is_number(samples) and samples >= 1 and summary.metadata.get("landscape_size") == len(one.plane.x):
+    if is_number(samples) and 1 <= samples <= MOST_STEPS and summary.metadata.get("landscape_size") == len(one.plane.x):
         about["num_samples"] = int(samples)
     return about
 

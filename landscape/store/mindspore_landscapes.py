@@ -172,7 +172,7 @@ def rescaled_components(states: Sequence[Mapping[str, Tensor]]) -> tuple[Arrays,
         states: the snapshots in the order of the path, at least three, the last one θₙ.
 
     Returns:
-        None if the differences do not span a plane.
+        None if the differences do not span a plane, or are not finite.
     """
     last = states[-1]
     offsets = [_offset(state, last) for state in states[:-1]]
@@ -182,8 +182,10 @@ def rescaled_components(states: Sequence[Mapping[str, Tensor]]) -> tuple[Arrays,
         for values in offset.values():
             values -= mean
     gram = np.array([[_inner(one, other) for other in offsets] for one in offsets])
+    if len(offsets) < 2 or not np.isfinite(gram).all():
+        return None
     powers, vectors = np.linalg.eigh(gram)
-    if len(offsets) < 2 or powers[-2] <= 1e-12 * powers[-1]:
+    if powers[-2] <= 1e-12 * powers[-1]:
         return None
     components = []
     for share in (vectors[:, -1], vectors[:, -2]):

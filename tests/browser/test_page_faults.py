@@ -86,7 +86,7 @@ def test_a_run_that_is_deleted_is_selected_no_more(chromium: Browser, runs: Path
         look.until("document.querySelectorAll('.rows input').length === 2")
         for box in look.page.locator(".rows input").all():
             box.check()
-        look.until("document.body.innerText.includes('Compare 2 landscapes')")
+        look.until("document.body.innerText.includes('Compare 2 runs')")
         shutil.rmtree(tmp_path / "runs" / "a")
         look.until("document.body.innerText.includes('Select two or more to compare')")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 
 import numpy as np
@@ -291,10 +292,12 @@ def test_metadata_that_is_damaged_or_missing_costs_only_what_it_said(summary, tm
 
 
 def test_absurd_metadata_is_not_believed(summary, tmp_path):
+    os.mkfifo(summary / "events.out.events.summary.9.0.host_MS")
+    os.mkfifo(summary / "ckpt_dir" / "Net_9_epoch.ckpt")
     absurd = {
         "epoch_group": {"0": [1, "x", None]},
-        "unit": 7,
-        "step_per_epoch": -1,
+        "unit": "step",
+        "step_per_epoch": 1e308,
         "num_samples": "all",
         "landscape_size": 1e99,
     }
@@ -302,6 +305,15 @@ def test_absurd_metadata_is_not_believed(summary, tmp_path):
     import_mindspore(summary, tmp_path / "run")
     info = open_run(tmp_path / "run").info
     assert (info["steps_per_epoch"], info["unit"]) == (4, "epoch")
+
+
+def test_weights_that_are_not_finite_or_span_no_plane_leave_the_distances_unknown(summary, tmp_path):
+    for name, array in (("nan", np.full((3, 8), np.nan, np.float32)), ("same", weights(3)["fc.weight"])):
+        for number in (1, 2):
+            state = {**weights(3), "fc.weight": array}
+            (summary / "ckpt_dir" / f"Net_{number}_epoch.ckpt").write_bytes(checkpoint_bytes(state))
+        opened = import_mindspore(summary, tmp_path / name)
+        assert np.isnan(opened["mindspore-epochs-1-3"].path.distance).all()
 
 
 def test_other_imports_name_the_command(summary, tmp_path):
