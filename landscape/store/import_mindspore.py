@@ -40,7 +40,7 @@ from landscape.model.mindspore_files import (
     read_events,
     torch_names,
 )
-from landscape.model.run_files import HISTORY_FILE, NETWORK, PROBLEM, read_info
+from landscape.model.run_files import HISTORY_FILE, NETWORK, PROBLEM, read_info, read_network, read_problem
 from landscape.model.snapshots import (
     UNITS,
     finish_replacement,
@@ -119,7 +119,8 @@ def import_mindspore(
         summary_dir: the folder.
         run: the run's folder or URL, which is made if it does not exist.
         problem: the callback of the network, 'module:function' or a function: then the weights get the names of its
-            model, and must fit it. It becomes the callback of the run's own landscapes.
+            model, and must fit it. It becomes the callback of the run's own landscapes. Default: the one of the last
+            import, if any.
         network: the options that the callback reads by `network_options`.
         checkpoints: files of `ModelCheckpoint`, or folders of them, that lie elsewhere.
         overwrite: whether to replace the trajectory that the run holds.
@@ -142,10 +143,12 @@ def import_mindspore(
             f"summary_dir: {quoted(str(summary_dir))} holds no landscape, scalar or checkpoint of MindSpore; name "
             "the summary_dir of a SummaryCollector"
         )
+    opened = open_folder(path)
+    if problem is None and not network and _is_of(summary, read_info(opened)):  # go on with what was named before
+        problem, network = read_problem(opened), read_network(opened)
     model = _model_of(problem, network)
     weights = _Weights(found, model)
     made = _landscapes(summary, weights)
-    opened = open_folder(path)
     try:
         with run_lock(path):
             _write_training(opened, summary, unit, found, weights, problem, network, overwrite)
@@ -176,7 +179,10 @@ def _read_summary(folder: Path) -> _Summary:
         raise NotFoundError(f"summary_dir {quoted(str(folder))} does not exist")
     if not folder.is_dir():
         raise JobError(f"summary_dir: must be a folder, not the file {quoted(str(folder))}; name its folder")
-    files = sorted(filter(is_event_file, folder.iterdir()), key=_age)
+    try:
+        files = sorted(filter(is_event_file, folder.iterdir()), key=_age)
+    except OSError as error:
+        raise JobError(f"summary_dir: {quoted(str(folder))} cannot be read: {error.strerror}") from None
     if not files and not (folder / CHECKPOINTS).is_dir():
         others = sorted(below.name for below in folder.iterdir() if below.is_dir() and is_summary_folder(below))
         below = f"; its folder {quoted(others[0])} does: name that" if others else ""
@@ -224,7 +230,7 @@ def _read_event_file(file: Path) -> Events:
 def _read_metadata(file: Path) -> Mapping[str, Any]:
     """What the collector recorded; empty if there is no such file, as after a killed training, or it is damaged."""
     try:
-        data = file.read_bytes() if file.stat().st_size <= LARGEST_METADATA else b""
+        data = file.read_bytes() if file.stat().st_size <= LARGEST_METADATA and file.is_file() else b""
         metadata = parse_json(data)
     except FileNotFoundError:
         return {}
@@ -243,28 +249,27 @@ def _find_checkpoints(summary: _Summary, places: Sequence[Path]) -> tuple[Unit, 
         if not place.exists():
             raise NotFoundError(f"checkpoints: {quoted(str(place))} does not exist")
         listed = _checkpoint_files(place) if place.is_dir() else [place]
-        if not listed:
-            raise JobError(
-                f"checkpoints: {quoted(str(place))} holds no *.ckpt or *.safetensors; name a folder that does"
-            )
+        if not listed or not all(file.is_file() for file in listed):
+            raise JobError(f"checkpoints: {quoted(str(place))} is no file and holds no *.ckpt or *.safetensors")
         files += listed
     collected = [(match, file) for file in files if (match := COLLECTED.fullmatch(file.name))]
     others = [(match, file) for file in files if (match := OF_MODEL_CHECKPOINT.fullmatch(file.name))]
     unit = _unit_of(summary, Counter(match["unit"] for match, _ in collected))
     found = {int(match["number"]): file for match, file in collected if match["unit"] == unit}
     steps = summary.steps_per_epoch or max((int(match["step"]) for match, _ in others), default=1)
-    unused = []
+    unused, double = [], []
     for match, file in others:
         epoch, step = int(match["epoch"]), int(match["step"])
         if unit == "epoch" and step != steps:
             unused.append(file.name)
-        else:
-            found.setdefault(epoch if unit == "epoch" else (epoch - 1) * steps + step, file)
+        elif found.setdefault(epoch if unit == "epoch" else (epoch - 1) * steps + step, file) is not file:
+            double.append(file.name)
     named = {file.name for _, file in (*collected, *others)}
     unused += [file.name for match, file in collected if match["unit"] != unit]
     unused += [file.name for file in files if file.name not in named]
-    if unused:
-        log.warning("import: left out, as their names give no %s: %s", unit, ", ".join(sorted(set(unused))))
+    for names, reason in ((unused, f"their names give no {unit}"), (double, f"others are of the same {unit}")):
+        if names:
+            log.warning("import: left out, as %s: %s", reason, ", ".join(sorted(set(names))))
     return unit, [NumberedFile(number, found[number]) for number in sorted(found)]
 
 
@@ -378,7 +383,7 @@ def _write_training(
     finish_replacement(folder)
     before = read_info(folder)
     existing = {f"{word} {number}" for word, number, _ in snapshot_files(folder)}
-    is_ours = isinstance(before.get(SOURCE), dict) and before[SOURCE].get("folder") == summary.folder.resolve().name
+    is_ours = _is_of(summary, before)
     if (
         (existing or before)
         and not overwrite
@@ -405,6 +410,12 @@ def _write_training(
             history = f"{staged}/{HISTORY_FILE}"
             folder.write(history, "".join(map(history_line, rows)).encode())
         replace_trajectory(folder, info, written, history)
+
+
+def _is_of(summary: _Summary, info: Mapping[str, Any]) -> bool:
+    """Whether a run with this run.json was imported from a folder of this name."""
+    source = info.get(SOURCE)
+    return isinstance(source, dict) and source.get("folder") == summary.folder.resolve().name
 
 
 def _info(

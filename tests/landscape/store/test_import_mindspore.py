@@ -139,6 +139,18 @@ def test_a_problem_gives_the_weights_its_names_and_computes_the_same_planes(summ
     assert open_run(tmp_path / "run")["epochs-1-3"].loss.shape == (5, 5)
 
 
+def test_a_callback_that_was_named_once_is_kept(summary, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nets_of_mindspore.py").write_text(
+        "from test_import_mindspore import problem as made\nfrom landscape.problem.network import network_options\n"
+        "def problem():\n    assert network_options() == {'depth': 2}\n    return made()\n"
+    )
+    import_mindspore(summary, tmp_path / "run", "nets_of_mindspore:problem", network={"depth": 2})
+    opened = import_mindspore(summary, tmp_path / "run")
+    assert set(opened.trajectory.snapshot(3).load()) == set(Net().state_dict())
+    assert (opened.info["problem"], opened.info["network"]) == ("nets_of_mindspore:problem", {"depth": 2})
+
+
 def test_weights_that_do_not_fit_the_problem_are_refused(summary, tmp_path):
     def biased():
         made = problem()
@@ -184,6 +196,10 @@ def test_checkpoints_of_model_checkpoint_stand_in_where_the_collector_has_none(s
         opened = import_mindspore(summary, tmp_path / "run", checkpoints=[tmp_path / "kept"])
     assert sources(opened) == {1: "net-1_4.ckpt", 3: "net-3_4.ckpt"}
     assert caplog.messages[0] == "import: left out, as their names give no epoch: net-2_2.ckpt"
+    shutil.copy(tmp_path / "kept" / "net-1_4.ckpt", tmp_path / "kept" / "net_1-1_4.ckpt")
+    import_mindspore(summary, tmp_path / "double", checkpoints=[tmp_path / "kept"])
+    assert "import: left out, as others are of the same epoch: net_1-1_4.ckpt" in caplog.messages
+    (tmp_path / "kept" / "net_1-1_4.ckpt").unlink()
     with pytest.raises(NotFoundError, match=r"checkpoints: '.*absent' does not exist"):
         import_mindspore(summary, tmp_path / "other", checkpoints=[tmp_path / "absent"])
     # By steps, all of them have a number.
