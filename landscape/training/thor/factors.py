@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from landscape.core.errors import JobError
+
 # ----------------------------------------------------------------------------------------------------
 # Square matrices as their diagonal blocks.
 
@@ -279,11 +281,6 @@ MOMENTS: dict[type[nn.Module], MomentMethod] = {
 }
 
 
-def moments_of(module: nn.Module) -> MomentMethod:
-    """The functions for the module's type."""
-    return next(moments for kind, moments in MOMENTS.items() if isinstance(module, kind))
-
-
 def count_samples(module: nn.Module, inputs: Tensor) -> int:
     """The number of samples in a batch: its first dimension, or 1 without a batch dimension."""
     dimensions: dict[Any, int] = {nn.Conv1d: 3, nn.Conv2d: 4, nn.Embedding: 1}
@@ -297,31 +294,38 @@ def count_samples(module: nn.Module, inputs: Tensor) -> int:
 
 @dataclass
 class FactorStatistics:
-    """Σaaᵀ and Σggᵀ over samples and positions, in diagonal blocks.
+    """Σaaᵀ and Σggᵀ over samples and positions, in diagonal blocks, or the other sums that a `FactorFormula` takes.
 
     Attributes:
+        a, g: empty until the first sum is added.
         samples: N, of the whole batch.
         rows: N·T, samples times positions: pixels of a convolution's output, tokens of a sequence.
     """
 
-    a: Blocks
-    g: Blocks
+    a: Blocks = ()
+    g: Blocks = ()
     samples: float = 0.0
     rows: float = 0.0
 
-    @classmethod
-    def empty(cls, inputs: Split, outputs: Split, dtype: torch.dtype, device: torch.device) -> FactorStatistics:
-        return cls(inputs.zeros(dtype, device), outputs.zeros(dtype, device))
+    def add_inputs(self, sums: Blocks) -> None:
+        """Add the sums of the inputs of some samples."""
+        self.a = _added(self.a, sums, 1)
 
-    def add_inputs(self, moments: Blocks) -> None:
-        """Add Σaaᵀ of some samples and positions."""
-        for total, block in zip(self.a, moments, strict=True):
-            total += block
+    def add_gradients(self, sums: Blocks, times: int = 1) -> None:
+        """Add the sums of the gradients of some samples; `times` −1 subtracts them again."""
+        self.g = _added(self.g, sums, times)
 
-    def add_gradients(self, moments: Blocks, times: int = 1) -> None:
-        """Add Σggᵀ of some samples and positions; `times` −1 subtracts it again."""
-        for total, block in zip(self.g, moments, strict=True):
-            total.add_(block, alpha=times)
+
+def _added(totals: Blocks, sums: Blocks, times: int) -> Blocks:
+    """The totals, changed in place."""
+    for total, one in zip(totals, sums, strict=bool(totals)):
+        if total.shape != one.shape:
+            raise JobError(
+                f"factors: 'mindspore-gpu' must have images of one size in a step, not {list(total.shape)} and "
+                f"{list(one.shape)}, since it adds them up; take 'exact'"
+            )
+        total.add_(one, alpha=times)
+    return totals or sums
 
 
 @dataclass(frozen=True)
@@ -332,24 +336,24 @@ class Factors:
     T·E[aaᵀ] ⊗ E[ĝĝᵀ] (Grosse and Martens 2016, KFC, for convolutions; Eschenhagen et al. 2023, KFAC-expand, for
     sequences), and both factors get the same share of T. THOR's shipped code, which damps by √(λ/T) and multiplies
     each inverse by 1/√T, takes the same step: (X + √(λ/T))⁻¹/√T = (√T·X + √λ)⁻¹.
+
+    Attributes:
+        gain: by which the inverse of the damped G is multiplied.
     """
 
     a: Blocks
     g: Blocks
+    gain: float = 1.0
 
     @classmethod
-    def of(cls, statistics: FactorStatistics, scale: float, ranks: int) -> Factors:
+    def of(cls, statistics: FactorStatistics, own: float) -> Factors:
         """The factors from the sums of all ranks.
 
-        The differentiated loss is s·(Σ over the batch)/N, so the gradient of a sample's own loss is N/s times its part.
-        With averaged gradients, each rank's part is `ranks` times as large.
-
         Args:
-            scale: s, the factor of the loss.
+            own: times which the gradient of a sample in the batch's loss is that of the sample's own loss.
         """
         samples, rows = statistics.samples, statistics.rows
         root = math.sqrt(rows / samples)
-        own = samples / (scale * ranks)
         return cls(
             tuple(block * (root / rows) for block in statistics.a),
             tuple(block * (root / rows * own * own) for block in statistics.g),
@@ -362,6 +366,7 @@ class Factors:
         return Factors(
             tuple(old * share + new * (1 - share) for old, new in zip(older.a, self.a, strict=True)),
             tuple(old * share + new * (1 - share) for old, new in zip(older.g, self.g, strict=True)),
+            self.gain,
         )
 
     @property
@@ -381,7 +386,7 @@ TRIES = 6  # dampings, each ten times the previous one
 
 @dataclass(frozen=True)
 class Inverse:
-    """The inverses of damped A and G in diagonal blocks."""
+    """The inverses of damped A and G in diagonal blocks, that of G times `Factors.gain`."""
 
     a: Blocks
     g: Blocks
@@ -440,7 +445,7 @@ def invert(factors: Factors, damping: Damping) -> tuple[Inverse, float] | None:
         shift_a, shift_g = used.shifts(factors.traces, sizes)
         a, g = _inverse_of(factors.a, shift_a), _inverse_of(factors.g, shift_g)
         if a is not None and g is not None:
-            return Inverse(a, g), used.value
+            return Inverse(a, tuple(block * factors.gain for block in g) if factors.gain != 1 else g), used.value
     return None
 
 

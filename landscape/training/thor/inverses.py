@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,10 +11,12 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
+from landscape.core.errors import JobError
 from landscape.training.distributed import rank_and_world
 from landscape.training.thor.factors import Damping, Factors, FactorStatistics, Inverse, invert
+from landscape.training.thor.formulas import FactorFormula
 from landscape.training.thor.layers import KroneckerLayer, Norm, list_names
 
 log = logging.getLogger("landscape")
@@ -100,13 +103,11 @@ class Calendar:
 Group = dist.ProcessGroup | None
 
 
-def sum_statistics(layers: Sequence[KroneckerLayer], norms: Sequence[Norm], group: Group) -> None:
-    """Replace the pending statistics and their counts by sums over the ranks, whose shares may have any size."""
-    sums: list[FactorStatistics] = []
-    for layer in layers:
-        if layer.pending is None:
-            layer.pending = FactorStatistics.empty(layer.inputs, layer.outputs, layer.dtype, layer.weight.device)
-        sums.append(layer.pending)
+def sum_counts(
+    layers: Sequence[KroneckerLayer], norms: Sequence[Norm], group: Group
+) -> tuple[list[tuple[float, float]], list[float]]:
+    """The samples and rows of each layer, and the samples of each LayerNorm, summed over the ranks."""
+    sums = [layer.pending or FactorStatistics() for layer in layers]
     counts = (
         [statistics.samples for statistics in sums]
         + [statistics.rows for statistics in sums]
@@ -119,9 +120,20 @@ def sum_statistics(layers: Sequence[KroneckerLayer], norms: Sequence[Norm], grou
     totals = torch.tensor(counts, dtype=torch.float64, device=device)
     dist.all_reduce(totals, group=group)
     values = totals.tolist()
-    for number, statistics in enumerate(sums):
-        statistics.samples, statistics.rows = values[number], values[len(sums) + number]
-    for norm, samples in zip(norms, values[2 * len(sums) :], strict=True):
+    of_layers = list(zip(values[: len(sums)], values[len(sums) : 2 * len(sums)], strict=True))
+    return of_layers, values[2 * len(sums) :]
+
+
+def sum_statistics(layers: Sequence[KroneckerLayer], norms: Sequence[Norm], group: Group) -> None:
+    """Replace the pending statistics and their counts by sums over the ranks, whose shares may have any size."""
+    of_layers, of_norms = sum_counts(layers, norms, group)
+    sums: list[FactorStatistics] = []
+    for layer, (samples, rows) in zip(layers, of_layers, strict=True):
+        known = layer.pending or FactorStatistics()
+        zeros = [split.zeros(layer.dtype, layer.weight.device) for split in (layer.inputs, layer.outputs)]
+        layer.pending = FactorStatistics(known.a or zeros[0], known.g or zeros[1], samples, rows)
+        sums.append(layer.pending)
+    for norm, samples in zip(norms, of_norms, strict=True):
         norm.pending = samples
     by_type = defaultdict(list)
     for block in (block for statistics in sums for block in (*statistics.a, *statistics.g)):
@@ -150,25 +162,52 @@ def broadcast(
     layer: KroneckerLayer, inverse: Inverse | None, is_owner: bool, owner: int, group: Group
 ) -> Inverse | None:
     """The owner's inverse of a layer on every rank, to the same bits; None if it could not be made."""
-    runs = [*layer.inputs.runs(), *layer.outputs.runs()]
-    shapes = [(count, width, width) for _, count, width in runs]
-    sizes = [count * width * width for count, width, _ in shapes]
-    if is_owner and inverse is not None:
-        message = torch.cat([block.flatten() for block in (*inverse.a, *inverse.g)])
-    else:  # NaN stands for no inverse: computed inverses are finite
-        message = torch.full((sum(sizes),), torch.nan, dtype=layer.dtype, device=layer.weight.device)
+    message = _packed(layer, inverse if is_owner else None)
     dist.broadcast(message, group=group, group_src=owner)
+    return _unpacked(layer, message)
+
+
+def averaged(layer: KroneckerLayer, inverse: Inverse | None, has_samples: bool, group: Group) -> Inverse | None:
+    """The mean of the inverses of a layer over the ranks that have samples of it, on every rank.
+
+    None if such a rank could not make its own.
+    """
+    message = _packed(layer, inverse) if has_samples else torch.zeros_like(_packed(layer, None))
+    message = torch.cat([message, message.new_full((1,), float(has_samples))])
+    dist.all_reduce(message, group=group)
+    return _unpacked(layer, message[:-1] / message[-1])
+
+
+def _shapes(layer: KroneckerLayer) -> list[tuple[int, int, int]]:
+    return [(count, width, width) for split in (layer.inputs, layer.outputs) for _, count, width in split.runs()]
+
+
+def _packed(layer: KroneckerLayer, inverse: Inverse | None) -> Tensor:
+    """An inverse as one vector; NaN stands for none, since computed inverses are finite."""
+    if inverse is not None:
+        return torch.cat([block.flatten() for block in (*inverse.a, *inverse.g)])
+    size = sum(map(math.prod, _shapes(layer)))
+    return torch.full((size,), torch.nan, dtype=layer.dtype, device=layer.weight.device)
+
+
+def _unpacked(layer: KroneckerLayer, message: Tensor) -> Inverse | None:
     if bool(message[0].isnan()):
         return None
-    parts = [part.view(shape) for part, shape in zip(torch.split(message, sizes), shapes, strict=True)]
-    count = len(list(layer.inputs.runs()))
-    return Inverse(tuple(parts[:count]), tuple(parts[count:]))
+    shapes, count = _shapes(layer), len(list(layer.inputs.runs()))
+    parts = torch.split(message, [math.prod(shape) for shape in shapes])
+    blocks = tuple(part.view(shape) for part, shape in zip(parts, shapes, strict=True))
+    return Inverse(blocks[:count], blocks[count:])
+
+
+# A layer that gets a new inverse, its factors, or None if this rank has no samples of it, and its damping.
+Due = tuple[KroneckerLayer, Factors | None, Damping]
 
 
 def refresh(
     layers: Sequence[KroneckerLayer],
     dampings: Sequence[Damping],
     norms: Sequence[Norm],
+    formula: FactorFormula,
     rule: TraceRule,
     average: float,
     scale: float,
@@ -176,26 +215,36 @@ def refresh(
 ) -> None:
     """Make new inverses of the layers that the rule selects, from the pending statistics of all ranks of the group.
 
+    The differentiated loss is s·(Σ over the batch)/N, so the gradient of a sample's own loss is N/s times its part.
+    With averaged gradients, each rank's part is as many times as large as there are ranks.
+
     Args:
         dampings: λ of each layer.
         average: the share of the older factors in the new ones.
-        scale: the factor of the loss.
+        scale: s, the factor of the loss.
+
+    Raises:
+        JobError: ranks with factors of their own must keep or compare them.
     """
     _, ranks = rank_and_world(group)
     damping_of = dict(zip([layer.name for layer in layers], dampings, strict=True))
     looked_at = [layer for layer in layers if not layer.frozen and layer.weight.requires_grad]
     uncalled = {layer.name for layer in looked_at if layer.pending is None}
-    if ranks > 1 and (looked_at or norms):
-        sum_statistics(looked_at, norms, group)
-    due: list[tuple[KroneckerLayer, Factors, Damping]] = []
+    samples_of = _join_ranks(looked_at, norms, formula, rule, average, group)
+    due: list[Due] = []
     unseen = []
     for layer in looked_at:
-        if layer.pending is None or not layer.pending.samples:
+        if not samples_of[layer.name]:
             if layer.name in uncalled and layer.weight.grad is not None and not layer.is_told:
                 layer.is_told = True
                 unseen.append(layer.name)
             continue
-        factors = Factors.of(layer.pending, scale, ranks).mixed(layer.factors, average)
+        if layer.pending is None or not layer.pending.samples:
+            due.append((layer, None, damping_of[layer.name]))
+            continue
+        own = samples_of[layer.name] / (scale * ranks)
+        found = formula.factors(layer.modules[0], layer.pending, (layer.inputs, layer.outputs), own)
+        factors = found.mixed(layer.factors, average)
         if average and factors.are_finite:
             layer.factors = factors
         if _is_due(layer, factors, rule, damping_of[layer.name]):
@@ -204,7 +253,32 @@ def refresh(
         norm.samples = norm.pending or norm.samples
     if unseen:
         log.warning("THOR trains first order what is not called in training mode: %s", list_names(unseen))
-    _renew(due, group)
+    _renew(due, formula, group)
+
+
+def _join_ranks(
+    layers: Sequence[KroneckerLayer],
+    norms: Sequence[Norm],
+    formula: FactorFormula,
+    rule: TraceRule,
+    average: float,
+    group: Group,
+) -> dict[str, float]:
+    """Sum what the formula sums over the ranks, and return the number of samples of each layer on all of them."""
+    _, ranks = rank_and_world(group)
+    if ranks > 1 and formula.averages_inverses:
+        if average or rule.update_above:
+            raise JobError(
+                f"factors: 'mindspore-gpu' on {ranks} ranks must have refresh 'frequency' or 'thor_nt' and average 0, "
+                "since each rank has factors of its own; take 'exact'"
+            )
+        of_layers, of_norms = sum_counts(layers, norms, group) if layers or norms else ([], [])
+        for norm, samples in zip(norms, of_norms, strict=True):
+            norm.pending = samples / ranks
+        return {layer.name: samples for layer, (samples, _) in zip(layers, of_layers, strict=True)}
+    if ranks > 1 and (layers or norms):
+        sum_statistics(layers, norms, group)
+    return {layer.name: layer.pending.samples if layer.pending else 0.0 for layer in layers}
 
 
 def tell_replaced(layers: Sequence[KroneckerLayer], model: nn.Module) -> None:
@@ -230,25 +304,40 @@ def _is_due(layer: KroneckerLayer, factors: Factors, rule: TraceRule, damping: D
     return decision == "update"
 
 
-def _renew(due: Sequence[tuple[KroneckerLayer, Factors, Damping]], group: Group) -> None:
-    """Invert each layer on one rank and send the inverse to the others. A layer without an inverse is first order."""
-    rank, ranks = rank_and_world(group)
-    owner_of = owners([layer.cost for layer, _, _ in due], ranks)
-    inverses: list[Inverse | None] = []
-    for (layer, factors, damping), owner in zip(due, owner_of, strict=True):
-        inverses.append(_invert(layer, factors, damping) if owner == rank else None)
+def _renew(due: Sequence[Due], formula: FactorFormula, group: Group) -> None:
+    """Give the layers their new inverses. A layer without an inverse is first order."""
+    is_own = formula.averages_inverses and rank_and_world(group)[1] > 1  # the factors are those of this rank alone
+    inverses = _averaged(due, group) if is_own else _inverted(due, group)
     failed = []
-    for (layer, factors, _), owner, own in zip(due, owner_of, inverses, strict=True):
-        inverse = own if ranks == 1 else broadcast(layer, own, owner == rank, owner, group)
-        layer.inverse, layer.traces = inverse, None if inverse is None else factors.traces
+    for (layer, factors, _), inverse in zip(due, inverses, strict=True):
+        layer.inverse = inverse
+        layer.traces = None if inverse is None or factors is None or is_own else factors.traces
         if inverse is None:
             failed.append(layer.name)
     if failed:
         log.warning("THOR trains first order up to the next refresh, as factors are not finite: %s", list_names(failed))
 
 
-def _invert(layer: KroneckerLayer, factors: Factors, damping: Damping) -> Inverse | None:
-    result = invert(factors, damping)
+def _inverted(due: Sequence[Due], group: Group) -> list[Inverse | None]:
+    """Invert each layer on one rank and send the inverse to the others."""
+    rank, ranks = rank_and_world(group)
+    owner_of = owners([layer.cost for layer, _, _ in due], ranks)
+    inverses = [_invert(*one) if owner == rank else None for one, owner in zip(due, owner_of, strict=True)]
+    if ranks == 1:
+        return inverses
+    return [
+        broadcast(layer, own, owner == rank, owner, group)
+        for (layer, _, _), owner, own in zip(due, owner_of, inverses, strict=True)
+    ]
+
+
+def _averaged(due: Sequence[Due], group: Group) -> list[Inverse | None]:
+    """Invert each layer on every rank, and average the inverses."""
+    return [averaged(one[0], _invert(*one), one[1] is not None, group) for one in due]
+
+
+def _invert(layer: KroneckerLayer, factors: Factors | None, damping: Damping) -> Inverse | None:
+    result = None if factors is None else invert(factors, damping)
     if result is None:
         return None
     inverse, used = result

@@ -18,15 +18,8 @@ from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from landscape.core.errors import MOST_NAMES, JobError
-from landscape.training.thor.factors import (
-    MOMENTS,
-    Factors,
-    FactorStatistics,
-    Inverse,
-    Split,
-    count_samples,
-    moments_of,
-)
+from landscape.training.thor.factors import MOMENTS, Factors, FactorStatistics, Inverse, Split, count_samples
+from landscape.training.thor.formulas import FactorFormula
 
 # First order by the algorithm, so no warning names them.
 SILENT = (nn.modules.batchnorm._NormBase, nn.GroupNorm)
@@ -126,7 +119,7 @@ class KroneckerLayers:
         )
 
 
-def find_layers(model: nn.Module, trained: Container[int], split_dim: int) -> KroneckerLayers:
+def find_layers(model: nn.Module, trained: Container[int], split_dim: int, formula: FactorFormula) -> KroneckerLayers:
     """The layers whose weights are trained.
 
     A weight that several modules of one type share is one layer. A weight shared by modules of different types, such as
@@ -137,7 +130,8 @@ def find_layers(model: nn.Module, trained: Container[int], split_dim: int) -> Kr
         split_dim: the width of the blocks that factors are cut into.
 
     Raises:
-        JobError: no layer has Kronecker factors, a parameter has no shape yet, or gradients are sparse.
+        JobError: no layer has Kronecker factors, the formula refuses one, a parameter has no shape yet, or gradients
+            are sparse.
     """
     modules, users = dict(model.named_modules()), _users(model, trained)
     result = KroneckerLayers()
@@ -152,7 +146,12 @@ def find_layers(model: nn.Module, trained: Container[int], split_dim: int) -> Kr
             continue  # there is nothing to train
         if weight.is_complex():
             kind = None  # factors are real
-        if kind in MOMENTS and len({_settings(owned) for _, owned, _ in owners}) == 1:
+        if kind is not None and kind in formula.refused:
+            raise JobError(
+                f"factors: 'mindspore-gpu' must have no {kind.__name__} like {name or key}, {formula.refused[kind]}; "
+                "take 'exact'"
+            )
+        if kind in formula.moments and len({_settings(owned) for _, owned, _ in owners}) == 1:
             result.layers.append(
                 _layer(name or type(module).__name__, tuple(owned for _, owned, _ in owners), weight, split_dim)
             )
@@ -162,8 +161,9 @@ def find_layers(model: nn.Module, trained: Container[int], split_dim: int) -> Kr
         elif kind is not nn.Identity:
             result.unsupported.append(_in_words(owners))
     if not result.layers:
+        *names, last = [kind.__name__ for kind in formula.moments]
         raise JobError(
-            "model: must have a Linear, Conv1d, Conv2d or Embedding layer whose weights are trained, or there is "
+            f"model: must have a {', '.join(names)} or {last} layer whose weights are trained, or there is "
             "nothing to precondition; take torch.optim.SGD"
         )
     return result
@@ -258,12 +258,12 @@ class Gatherer:
         cleared: how often the statistics were cleared.
     """
 
-    def __init__(self, model: nn.Module, layers: KroneckerLayers) -> None:
+    def __init__(self, model: nn.Module, layers: KroneckerLayers, formula: FactorFormula) -> None:
         self.active = True
         self.passes = self.cleared = 0
         # Numbers are never reused: gradients of one call may arrive after `clear`, beside those of the next.
         self._numbers = itertools.count(1)
-        self._layers = layers
+        self._layers, self._formula = layers, formula
         self._counted: set[tuple[int, int]] = set()  # passes and layers whose samples are counted
         reference = weakref.ref(self)
         # torch.compile cannot trace the hook of a tensor. Every optimiser has imported torch.compiler by now.
@@ -292,7 +292,11 @@ class Gatherer:
     def add(
         self, layer: KroneckerLayer | Norm, module: nn.Module, inputs: Tensor, number: int, gradient: Tensor
     ) -> None:
-        """Add a use of a layer to its sums, from its input and the gradient of its output."""
+        """Add a use of a layer to its sums, from its input and the gradient of its output.
+
+        Raises:
+            JobError: it is a second use of the layer in a call of the model, and the formula takes one.
+        """
         key = (number, id(layer))
         is_new = number == 0 or key not in self._counted  # 0: a part of the model was called, not the whole
         self._counted.add(key)
@@ -300,14 +304,20 @@ class Gatherer:
         if isinstance(layer, Norm):
             layer.pending += samples
             return
+        if not is_new and self._formula.uses_once:
+            raise JobError(
+                f"factors: 'mindspore-gpu' must have one use of {layer.name} in a call of the model, since MindSpore "
+                "keeps only the last; take 'exact'"
+            )
         if layer.pending is None:
-            layer.pending = FactorStatistics.empty(layer.inputs, layer.outputs, layer.dtype, layer.weight.device)
+            layer.pending = FactorStatistics()
         if not count_samples(module, inputs) or not gradient.numel():
             return
         layer.pending.samples += samples
         layer.pending.rows += gradient.numel() // layer.outputs.size
         with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
-            layer.pending.add_inputs(moments_of(module).of_inputs(module, inputs, layer.inputs, layer.dtype))
+            sums = self._formula.moments_of(module).of_inputs(module, inputs, layer.inputs, layer.dtype)
+            layer.pending.add_inputs(sums)
         self._add_gradient(layer, module, inputs, gradient)
 
     def replace(
@@ -323,8 +333,8 @@ class Gatherer:
     ) -> None:
         assert layer.pending is not None
         with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
-            moments = moments_of(module).of_gradients(module, inputs, gradient, layer.outputs, layer.dtype)
-            layer.pending.add_gradients(moments, times)
+            method = self._formula.moments_of(module).of_gradients
+            layer.pending.add_gradients(method(module, inputs, gradient, layer.outputs, layer.dtype), times)
 
 
 def _remove(handles: list[RemovableHandle]) -> None:

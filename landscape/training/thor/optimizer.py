@@ -1,7 +1,7 @@
 """THOR: steps preconditioned by Kronecker factors of each layer's Fisher block, which are refreshed at intervals.
 
-Chen et al., "THOR, Trace-based Hardware-driven layer-ORiented natural gradient descent computation", AAAI 2021; the
-steps are those of MindSpore's `nn.thor`.
+Chen et al., "THOR, Trace-based Hardware-driven layer-ORiented natural gradient descent computation", AAAI 2021. With
+factors "mindspore-gpu", the steps are those of MindSpore's `nn.thor` on a GPU.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from landscape.core.errors import JobError, nearest, quoted
 from landscape.core.validation import check_whole
 from landscape.training.thor.factors import Blocks, Damping, Factors, Inverse
+from landscape.training.thor.formulas import FORMULAS
 from landscape.training.thor.inverses import RULES, Calendar, Group, refresh, tell_replaced
 from landscape.training.thor.layers import Gatherer, KroneckerLayer, KroneckerLayers, find_layers, list_names
 
@@ -184,16 +185,18 @@ class THOR(Optimizer):
         average: the share of the older factors in a moving average; 0: no average.
         first_order: multiplies Δ of parameters that are trained first order: their learning rate over `lr`, since a
             rate for preconditioned steps may be hundreds of times too small for plain gradients. THOR has 1.
-        clip: the largest norm of Δ over all parameters.
+        clip: the largest norm of Δ over all parameters; with factors "mindspore-gpu", of the Δ of each parameter.
         loss_scale: the factor of the loss, by which gradients are divided; or the GradScaler. A GradScaler that
             unscales only in `scaler.step(optimizer)` need not be given.
+        factors: "exact", or "mindspore-gpu" for those of MindSpore's code for GPUs, on which the rates of
+            `SCHEDULES["gpu-8"]` were tuned (`landscape.training.thor.formulas`). The latter are for Linear and Conv2d.
         params: parameters or groups to train, default all; a group may have its own lr, damping, momentum and
             weight_decay.
         process_group: the ranks that train this model together, for example by DistributedDataParallel; default: all
             of torch.distributed, if it is initialised. All of them must step together.
 
     Raises:
-        JobError: an option is out of range, or no layer has Kronecker factors.
+        JobError: an option is out of range, no layer has Kronecker factors, or `factors` cannot be had for a layer.
     """
 
     # GradScaler then passes its scale and whether a gradient is infinite to `step`, which divides statistics too.
@@ -217,11 +220,14 @@ class THOR(Optimizer):
         first_order: float = 1.0,
         clip: float | None = None,
         loss_scale: float | Scaler = 1.0,
+        factors: str = "exact",
         params: Iterable[Any] | None = None,
         process_group: Group = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise JobError(f"model: must be a torch.nn.Module, not a {type(model).__name__}; THOR(model, lr)")
+        if factors not in FORMULAS:
+            raise JobError(f"factors: unknown {quoted(factors)}; {nearest(factors, FORMULAS)}")
         check_refreshes(refresh, split_dim, frequency, growth, longest)
         check_numbers({"average": average, "first_order": first_order})
         if clip not in (None, math.inf):
@@ -234,6 +240,7 @@ class THOR(Optimizer):
         first = damping(0) if callable(damping) else damping
         defaults = {"lr": lr, "damping": first, "momentum": momentum, "weight_decay": weight_decay}
         super().__init__(model.parameters() if params is None else params, defaults)
+        self.factors, self._formula = factors, FORMULAS[factors]
         self._model, self._split_dim, self._kronecker = model, split_dim, KroneckerLayers()
         self._look_at_model()
         self.rule, self.average, self.clip, self.loss_scale = RULES[refresh], average, clip, loss_scale
@@ -241,18 +248,22 @@ class THOR(Optimizer):
         self.balance, self.first_order, self.process_group = balance, first_order, process_group
         self.steps = 0
         self.skipped = 0
+        tuned_for = getattr(damping, "factors", factors)
+        if tuned_for != factors:
+            remedy = "THOR(…, factors=schedule.factors)"
+            log.warning("THOR has a damping for factors %r, not for %r; %s", tuned_for, factors, remedy)
 
     def _look_at_model(self) -> None:
         """Find the layers whose weights are trained, and put hooks on them."""
         trained = {id(parameter) for group in self.param_groups for parameter in group["params"]}
-        result = find_layers(self._model, trained, self._split_dim).keeping(self._kronecker)
+        result = find_layers(self._model, trained, self._split_dim, self._formula).keeping(self._kronecker)
         new = [name for name in result.unsupported if name not in self._kronecker.unsupported]
         if new:
             log.warning("THOR trains first order: %s", list_names(new))
         self._kronecker, self.layers, self.norms = result, result.layers, result.norms
         self._layer_of = {id(layer.weight): layer for layer in self.layers}
         self._norm_of = {id(parameter): norm for norm in self.norms for parameter in norm.module.parameters()}
-        self._gatherer = Gatherer(self._model, result)
+        self._gatherer = Gatherer(self._model, result, self._formula)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Train more parameters of the model. Their layers get factors at the next refresh.
@@ -352,7 +363,8 @@ class THOR(Optimizer):
         scale = self._statistics_scale()
         damping = {id(parameter): group["damping"] for group in self.param_groups for parameter in group["params"]}
         dampings = [Damping(damping[id(layer.weight)], self.balance) for layer in self.layers]
-        refresh(self.layers, dampings, self.norms, self.rule, self.average, scale, self.process_group)
+        sources = self.layers, dampings, self.norms
+        refresh(*sources, self._formula, self.rule, self.average, scale, self.process_group)
         self.calendar.move_on()
 
     def _updates(self, gradients: dict[nn.Parameter, Tensor]) -> dict[nn.Parameter, Tensor]:
@@ -367,9 +379,10 @@ class THOR(Optimizer):
                     is_plain = not (id(parameter) in self._layer_of or id(parameter) in self._norm_of)
                     updates[parameter] = update * self.first_order if is_plain and self.first_order != 1 else update
         if self.clip is not None and updates:
-            norm = nn.utils.get_total_norm(updates.values())
-            share = (self.clip / norm).clamp(max=1.0)
-            updates = {parameter: update * share for parameter, update in updates.items()}
+            whole = None if self._formula.clips_tensors else nn.utils.get_total_norm(updates.values())
+            for parameter, update in updates.items():
+                norm = update.norm() if whole is None else whole
+                updates[parameter] = update * (self.clip / norm).clamp(max=1.0)
         return updates
 
     def _preconditioned(self, parameter: nn.Parameter, gradient: Tensor, damping: float) -> Tensor:
@@ -396,6 +409,7 @@ class THOR(Optimizer):
         """Momenta and groups as of any optimiser; `thor` holds steps, inverses, factors and frozen layers."""
         state = super().state_dict()
         state["thor"] = {
+            "factors": self.factors,
             "steps": self.steps,
             "interval": self.calendar.interval,
             "due": self.calendar.due,
@@ -412,9 +426,15 @@ class THOR(Optimizer):
         """Continue as the optimiser with this state would have.
 
         Raises:
-            JobError: the state is that of another optimiser, or of a model with other layers.
+            JobError: the state is that of another optimiser, of other `factors`, or of a model with other layers.
         """
         own = own_state(state_dict)
+        saved_factors = own.get("factors", "exact")  # a version without the option
+        if saved_factors != self.factors:
+            raise JobError(
+                f"optimizer: must have factors {quoted(saved_factors)}, as in its state, not {quoted(self.factors)}; "
+                "take those that were saved"
+            )
         layers = [layer_from(layer, saved) for layer, saved in pair_with_saved(self.layers, own["layers"])]
         rest = {name: value for name, value in state_dict.items() if name != "thor"}
         super().load_state_dict(rest)
@@ -460,7 +480,9 @@ def thor_damping(epoch: float, init: float, rate: float) -> float:
 class Schedule:
     """Learning rate and damping over a training, by `thor_learning_rate` and `thor_damping`.
 
-        optimizer = THOR(model, lr=schedule.lr_init, damping=schedule.damping_at(steps_per_epoch))
+        optimizer = THOR(
+            model, lr=schedule.lr_init, damping=schedule.damping_at(steps_per_epoch), factors=schedule.factors
+        )
         scheduler = LambdaLR(optimizer, schedule.factor_at(steps_per_epoch))  # scheduler.step() after every step
 
     Attributes:
@@ -468,6 +490,7 @@ class Schedule:
         damping_init, rate: of the damping.
         epochs: the length of the training.
         halved_from: the first epoch with a halved learning rate; None: never halved.
+        factors: THOR's option with which rate and damping were tuned.
     """
 
     lr_init: float
@@ -477,6 +500,7 @@ class Schedule:
     rate: float
     epochs: int
     halved_from: float | None = 39
+    factors: str = "exact"
 
     def learning_rate(self, epoch: float) -> float:
         """The learning rate after some epochs."""
@@ -492,12 +516,30 @@ class Schedule:
 
     def damping_at(self, steps_per_epoch: int) -> Callable[[int], float]:
         """The function for THOR's `damping`: from the number of steps to the damping."""
-        return lambda step: self.damping(step / steps_per_epoch)
+        return DampingOfSteps(self, steps_per_epoch)
+
+
+@dataclass(frozen=True)
+class DampingOfSteps:
+    """The damping of a schedule after some steps. THOR warns if it has other `factors` than the schedule."""
+
+    schedule: Schedule
+    steps_per_epoch: int
+
+    @property
+    def factors(self) -> str:
+        """Those of the schedule."""
+        return self.schedule.factors
+
+    def __call__(self, step: int) -> float:
+        """The damping after `step` steps."""
+        return self.schedule.damping(step / self.steps_per_epoch)
 
 
 # ResNet-50 on ImageNet, batches of 32 on each of 8 cards: 5,004 steps per epoch, frequency 834, momentum 0.9, weight
-# decay 5e-4, label smoothing 0.1.
+# decay 5e-4, label smoothing 0.1. MindSpore's factors on Ascend are the exact ones, but each layer's step there has
+# another scale.
 SCHEDULES = {
     "ascend-8": Schedule(0.05803, 4.0839, 53, 0.03, 0.50036, 45),
-    "gpu-8": Schedule(0.05672, 4.9687, 50, 0.02345, 0.5467, 40),
+    "gpu-8": Schedule(0.05672, 4.9687, 50, 0.02345, 0.5467, 40, factors="mindspore-gpu"),
 }

@@ -21,7 +21,9 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from landscape.optim import THOR
-from landscape.training.thor.inverses import broadcast
+from landscape.core.errors import JobError
+from landscape.training.thor.factors import Inverse
+from landscape.training.thor.inverses import averaged, broadcast
 from landscape.training.distributed import share_of
 
 store, kept = sys.argv[1:]
@@ -72,7 +74,52 @@ for count in groups:
     for name, options in CASES.items():
         if rank < count:
             torch.save(trained(count, name, options), f"{kept}/{name}-{count}-{rank}.pt")
-layer = THOR(made("frequency"), 0.1).layers[0]
+
+
+def published_step(group, first, last, weight=1.0, joins=True):
+    # A step with the samples from `first` to `last` on this rank, its inverses and its gradients.
+    model = made("rule")
+    options = {"damping": 0.1, "split_dim": 16, "momentum": 0.0, "factors": "mindspore-gpu"}
+    optimizer = THOR(model, 1.0, process_group=group, **options)
+    network = DistributedDataParallel(model, process_group=group) if joins else model
+    (F.cross_entropy(network(images[first:last]), labels[first:last]) * weight).backward()
+    gradients = {name: value.grad.clone() for name, value in model.named_parameters()}
+    optimizer.step()
+    return {"inverses": [layer.inverse for layer in optimizer.layers], "gradients": gradients,
+            "weights": model.state_dict()}
+
+
+for count, size in ((2, 9), (4, 10)):
+    if rank < count:
+        together = published_step(groups[count], *share_of(size, rank, count))
+        if rank == 0:  # what each rank inverts alone, and the steps from the mean of that
+            alone = [published_step(groups[1], *share_of(size, each, count)[:2], joins=False) for each in range(count)]
+            optimizer = THOR(made("rule"), 1.0, split_dim=16, process_group=groups[1], factors="mindspore-gpu")
+            before, expected = made("rule").state_dict(), {}
+            for number, layer in enumerate(optimizer.layers):
+                own = [each["inverses"][number] for each in alone]
+                layer.inverse = Inverse(
+                    *(tuple(sum(blocks) / count for blocks in zip(*(getattr(each, side) for each in own)))
+                      for side in ("a", "g"))
+                )
+                name = f"{layer.name}.weight"
+                expected[name] = before[name] - layer.preconditioned(together["gradients"][name])
+            torch.save(expected, f"{kept}/published-{count}-expected.pt")
+        torch.save(together["weights"], f"{kept}/published-{count}-{rank}.pt")
+refused = THOR(made("rule"), 0.1, average=0.5, process_group=groups[WORLD], factors="mindspore-gpu")
+try:
+    refused.step()
+except JobError as error:
+    assert str(error).startswith("factors: 'mindspore-gpu' on 4 ranks must have refresh 'frequency' or"), error
+else:
+    raise AssertionError("each rank has factors of its own")
+
+layer = THOR(made("frequency"), 0.1, process_group=groups[WORLD]).layers[0]
+ones = Inverse(*(tuple(block + 1 + rank for block in split.zeros(torch.float64, "cpu"))
+                 for split in (layer.inputs, layer.outputs)))
+mean = averaged(layer, ones if rank < 2 else None, rank < 2, groups[WORLD])  # only two of the ranks have samples
+assert all(bool((block == 1.5).all()) for block in (*mean.a, *mean.g))
+assert averaged(layer, None if rank == 3 else ones, True, groups[WORLD]) is None  # one could not make its inverse
 assert broadcast(layer, None, rank == 1, 1, groups[WORLD]) is None  # no rank has an inverse where the owner has none
 dist.barrier()
 dist.destroy_process_group()
@@ -117,3 +164,14 @@ def test_all_ranks_hold_the_same_bits(kept, case):
             for side in ("a", "g"):
                 pairs = zip(layer["inverse"][side], theirs["inverse"][side], strict=True)
                 assert all(torch.equal(one, two) for one, two in pairs)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_mindspores_factors_are_inverted_on_each_rank_and_averaged(kept, count):
+    expected = torch.load(kept / f"published-{count}-expected.pt", weights_only=True)
+    ranks = [torch.load(kept / f"published-{count}-{rank}.pt", weights_only=True) for rank in range(count)]
+    assert set(expected) == {"0.weight", "4.weight"}
+    for name, weights in expected.items():
+        assert float((ranks[0][name] - weights).norm()) <= 1e-10 * float(weights.norm()), name
+    for other in ranks[1:]:
+        assert all(torch.equal(other[name], value) for name, value in ranks[0].items())
