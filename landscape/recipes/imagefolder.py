@@ -41,7 +41,8 @@ Split = Literal["train", "val"]
 PLACE = DataPlace("the folder with train/class/*.jpeg and val/class/*.jpeg", "LANDSCAPE_IMAGES", in_common=False)
 PROBLEM = "landscape.recipes.imagefolder:problem"
 INTERVALS = (tuple(range(1, 26)), tuple(range(26, 41)))  # the tutorial's for ResNet-50
-BATCH_SIZE = 256  # 32 on each of 8 cards
+SHARE = 32  # images on each card in the published trainings
+BATCH_SIZE = 8 * SHARE
 SMALLEST_SIDE = 32
 
 
@@ -57,7 +58,7 @@ SGD: Mapping[str, Any] = {
     "schedule": "steps", "milestones": None, "warmup_epochs": None,
 }  # fmt: skip
 THOR: Mapping[str, Any] = {
-    "learning_rate": None, "schedule": None, "damping": None, "frequency": None, "weight_decay": 5e-4,
+    "learning_rate": None, "schedule": None, "damping": None, "frequency": None, "factors": None, "weight_decay": 5e-4,
 }  # fmt: skip
 OF_OPTIMIZERS = {"thor": THOR, "momentum": SGD, "sgd": SGD}
 # Descriptions of the options that are None.
@@ -67,6 +68,7 @@ THOR_IN_WORDS = {
     "schedule": "the published one",
     "damping": f"{SCHEDULES[DEFAULT].damping(0)} falling as published",
     "frequency": "a sixth of an epoch",
+    "factors": f"'{SCHEDULES[DEFAULT].factors}', which the published rates are for",
 }
 SGD_IN_WORDS = {
     "milestones": f"after {', '.join(map(str, MILESTONES))} of {EPOCHS} epochs",
@@ -109,7 +111,7 @@ def with_published(
         rate = options["learning_rate"] or of_thor.lr_init
         over = OverEpochs(replace(of_thor, lr_init=rate), epochs)
         known = {"learning_rate": rate, "schedule": over.learning_rate, "damping": over.damping,
-                 "frequency": max(1, steps // REFRESHES)}  # fmt: skip
+                 "frequency": max(1, steps // REFRESHES), "factors": of_thor.factors}  # fmt: skip
     else:
         epochs = EPOCHS if epochs is None else epochs
         share = epochs / EPOCHS
@@ -148,10 +150,10 @@ def train(
 ) -> Trained:
     """Train ResNet-50 with the collector at the epochs of `intervals`; accuracy is taken on the images of `val`.
 
-    With `optimizer` "thor", the default, it uses THOR's published learning rates and dampings, with factors refreshed
-    six times an epoch; with "momentum" or "sgd" it uses the rates of Goyal et al. (2017). Either schedule is scaled to
-    `epochs`, and an option that is given replaces the published value. A second call after an interruption resumes from
-    the last checkpoint.
+    With `optimizer` "thor", the default, it uses THOR's published learning rates and dampings, and the factors that
+    they were tuned for, refreshed six times an epoch; with "momentum" or "sgd" it uses the rates of Goyal et al.
+    (2017). Either schedule is scaled to `epochs`, and an option that is given replaces the published value. A second
+    call after an interruption resumes from the last checkpoint.
 
     Args:
         run: the run's folder or URL, or a `Training`.
@@ -179,6 +181,8 @@ def train(
     images, classes = len(listings[0]), len(listings[0].classes)
     _refuse_lone_pixels(images, options["batch_size"], training.world, side)
     epochs, chosen = with_published(epochs, options, published, steps_in(images, options["batch_size"]))
+    if training.rank == 0:
+        tell_untuned(options, chosen, published, training.world)
     network: dict[str, Any] = {"channels": channels, "zero_gamma": zero_gamma, "classes": classes}
     settings = make_settings(training, epochs, chosen, INTERVALS, **network, side=side, images=images)
     trained, held_out = (
@@ -192,6 +196,23 @@ def train(
         )  # fmt: skip
     _tell_skipped(training, trained, held_out)
     return result
+
+
+def tell_untuned(options: Mapping[str, Any], chosen: Mapping[str, Any], published: str, ranks: int) -> None:
+    """Warn of published rates or dampings whose factors are not those that they were tuned for.
+
+    Args:
+        options: as they were given; None is what was published.
+        chosen: the result of `with_published`.
+    """
+    if chosen["optimizer"] != "thor" or None not in (options["learning_rate"], options["damping"]):
+        return
+    tuned_for, share = SCHEDULES[published].factors, chosen["batch_size"] / ranks
+    if chosen["factors"] != tuned_for:
+        log.warning("published: %r has rates for factors %r, not for %r", published, tuned_for, chosen["factors"])
+    elif tuned_for != "exact" and share != SHARE:
+        log.warning("published: %r has rates for %d images on each rank, on which its factors depend, not for %g",
+                    published, SHARE, share)  # fmt: skip
 
 
 def _tell_skipped(training: Training, trained: Photographs, held_out: Photographs) -> None:

@@ -15,6 +15,7 @@ from landscape.core.validation import check_whole, is_number, ranges
 from landscape.model.layer_rules import asked_rules
 from landscape.training import schedules
 from landscape.training.schedules import RateSchedule
+from landscape.training.thor.formulas import FORMULAS
 from landscape.training.thor.inverses import RULES
 from landscape.training.thor.optimizer import THOR
 
@@ -113,7 +114,7 @@ def _thor(model: nn.Module, settings: Settings, steps_per_epoch: int) -> torch.o
         model, settings.learning_rate, damping=damping, frequency=settings.frequency, balance=settings.balance,
         average=settings.average, first_order=settings.first_order, refresh=settings.refresh, growth=settings.growth,
         longest=max(settings.frequency, steps_per_epoch), clip=settings.clip, momentum=settings.momentum,
-        weight_decay=settings.weight_decay, loss_scale=settings.loss_scale,
+        weight_decay=settings.weight_decay, loss_scale=settings.loss_scale, factors=settings.factors,
     )  # fmt: skip
 
 
@@ -157,8 +158,9 @@ class Settings:
         power: of "polynomial".
         warmup_epochs: in which the rate rises along a line, from the rate for `base_batch`, else from 0.
         base_batch: the batch size that `learning_rate` is for; it is scaled with the batch size. None: it stays.
-        damping, frequency, balance, average, first_order, refresh, growth, clip: of "thor" (`landscape.optim.THOR`);
-            the damping may be a function of the epochs done, and the interval between refreshes grows up to an epoch.
+        damping, frequency, balance, average, first_order, refresh, growth, clip, factors: of "thor"
+            (`landscape.optim.THOR`); the damping may be a function of the epochs done, and the interval between
+            refreshes grows up to an epoch.
         label_smoothing: of the cross-entropy in training; the held-out loss is without.
         precision: of the forward pass in training: "float32", "bfloat16" or "float16".
         loss_scale: by which the loss is multiplied, and its gradients divided again; for "float16".
@@ -196,6 +198,7 @@ class Settings:
     refresh: str = field(default="frequency", metadata=rules(OneOf(tuple(RULES)), WITH_THOR))
     growth: float = field(default=1.0, metadata=rules(WITH_THOR))
     clip: float | None = field(default=None, metadata=rules(WITH_THOR))
+    factors: str = field(default="exact", metadata=rules(OneOf(tuple(FORMULAS)), WITH_THOR))
     label_smoothing: float = field(default=0.0, metadata=rules(_at_least_0, _at_most_1))
     precision: str = field(default="float32", metadata=rules(OneOf(tuple(PRECISIONS))))
     loss_scale: float = field(default=1.0, metadata=rules(_positive))

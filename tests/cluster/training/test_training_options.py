@@ -22,6 +22,7 @@ from cluster.training.train import command_of, make_job, may_train_here, train
 from landscape.core.errors import JobError
 from landscape.recipes.settings import OPTIMIZERS, PRECISIONS, SCHEDULES
 from landscape.recipes.table import RECIPES
+from landscape.training.thor.formulas import FORMULAS
 from landscape.training.thor.inverses import RULES
 
 
@@ -170,7 +171,8 @@ def test_the_options_are_listed():
 def test_the_options_of_a_recipe_list_the_names_that_its_loop_knows():
     what = named_function("lenet-digits")
     listed = {line.split()[0]: line for line in option_lines(describe_options(what, what.load()))}
-    known = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES, "refresh": RULES, "precision": PRECISIONS}
+    known = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES, "refresh": RULES, "factors": FORMULAS}
+    known["precision"] = PRECISIONS
     for name, values in known.items():
         assert f"one of {', '.join(values)}; " in listed[f"--{name}"]
 
@@ -192,6 +194,9 @@ def test_the_options_of_a_recipe_list_the_default_that_applies_with_each_optimis
     assert photographs["--epochs"] == "default: 40 as published, 90 with sgd or momentum or adagrad or adam"
     assert photographs["--learning-rate"].startswith("default: 0.05672 falling as published, 0.1 with sgd or momentum")
     assert photographs["--frequency"] == "default: a sixth of an epoch; only with optimizer thor"
+    words = "default: 'mindspore-gpu', which the published rates are for; only with optimizer thor"
+    assert photographs["--factors"] == words
+    assert cifar10["--factors"] == "default: 'exact'; only with optimizer thor"
     assert photographs["--published"] == "default: 'gpu-8'; only with optimizer thor"
     assert not any("None" in words for words in (*cifar10.values(), *photographs.values()))
 

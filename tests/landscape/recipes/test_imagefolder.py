@@ -178,6 +178,27 @@ def test_thor_is_trained_by_what_was_published(tmp_path, published, epochs, rate
     assert (settings.epochs, settings.frequency, settings.weight_decay) == (epochs, 834, 5e-4)
     assert {epoch: rate(epoch) for epoch in rates} == pytest.approx(rates)
     assert {epoch: settings.damping(epoch) for epoch in dampings} == pytest.approx(dampings)
+    assert settings.factors == SCHEDULES[published].factors
+
+
+@pytest.mark.parametrize(
+    ("given", "ranks", "words"),
+    [
+        ({}, 8, None),
+        ({}, 1, "published: 'gpu-8' has rates for 32 images on each rank, on which its factors depend, not for 256"),
+        ({"batch_size": 32}, 1, None),
+        ({"factors": "exact"}, 8, "published: 'gpu-8' has rates for factors 'mindspore-gpu', not for 'exact'"),
+        ({"factors": "exact", "learning_rate": 0.01}, 8,
+         "published: 'gpu-8' has rates for factors 'mindspore-gpu', not for 'exact'"),
+        ({"factors": "exact", "learning_rate": 0.01, "damping": 0.1}, 8, None),
+        ({"optimizer": "momentum"}, 1, None),
+    ],
+)  # fmt: skip
+def test_rates_are_bound_to_the_factors_that_they_were_tuned_for(caplog, given, ranks, words):
+    options = imagefolder.train.options.completed(given)
+    _, chosen = imagefolder.with_published(2, options, "gpu-8", 100)
+    imagefolder.tell_untuned(options, chosen, "gpu-8", ranks)
+    assert [record.getMessage() for record in caplog.records] == ([] if words is None else [words])
 
 
 def test_other_numbers_of_epochs_stretch_what_was_published_and_options_replace_it(tmp_path):

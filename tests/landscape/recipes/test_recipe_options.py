@@ -289,7 +289,9 @@ def test_a_second_order_training_takes_the_options_of_its_optimiser():
     options |= {"refresh": "thor", "growth": 2.0, "frequency": 3}
     made = make_optimizer(net(), Settings(2, 8, 0.05, optimizer="thor", **options), 4)
     assert (made.balance, made.average, made.first_order, made.clip) == (True, 0.5, 20, 0.1)
-    assert (made.calendar.growth, made.calendar.longest) == (2, 4)
+    assert (made.calendar.growth, made.calendar.longest, made.factors) == (2, 4, "exact")
+    published = Settings(2, 8, 0.05, optimizer="thor", factors="mindspore-gpu")
+    assert make_optimizer(net(), published, 4).factors == "mindspore-gpu"
     with pytest.raises(JobError, match=r"^refresh: unknown 'thorr'"):
         make_optimizer(net(), Settings(2, 8, 0.05, optimizer="thor", refresh="thorr"), 4)
 
