@@ -480,9 +480,8 @@ def thor_damping(epoch: float, init: float, rate: float) -> float:
 class Schedule:
     """Learning rate and damping over a training, by `thor_learning_rate` and `thor_damping`.
 
-        optimizer = THOR(
-            model, lr=schedule.lr_init, damping=schedule.damping_at(steps_per_epoch), factors=schedule.factors
-        )
+        damping = schedule.damping_at(steps_per_epoch)
+        optimizer = THOR(model, lr=schedule.lr_init, damping=damping, factors=schedule.factors)
         scheduler = LambdaLR(optimizer, schedule.factor_at(steps_per_epoch))  # scheduler.step() after every step
 
     Attributes:
