@@ -6,11 +6,12 @@ READY := $(VENV)/.ready
 BROWSER := $(VENV)/.browser
 PEERS := .venv-peers
 FRAMEWORKS := .venv-frameworks
+MINDSPORE := .venv-mindspore
 # With `loadgroup` tests/support/scopes.py hands the long tests out one by one, then the others by their files.
 # The suite stops Ray sessions of its own only. A third process computes while the others wait for Ray, S3 or a child.
 JOBS ?= 3
 
-.PHONY: compiled proto test-faults test-serve bench-serve demo test test-quick lint types docs suite test-page test-slow test-frameworks chaos fuzz bench-peers bench-page pictures notebooks format install clean help
+.PHONY: compiled proto test-faults test-serve bench-serve demo test test-quick lint types docs suite test-page test-slow test-frameworks test-mindspore chaos fuzz bench-peers bench-mindspore bench-page pictures notebooks format install clean help
 
 help:
 	@echo "Use"
@@ -25,6 +26,7 @@ help:
 	@echo "  make test-page    the page of \`landscape view\` in a browser: every view, every control, faults"
 	@echo "  make test-serve   \`landscape serve\` on Ray Serve: curl, grpcio, load, replicas and services that are killed"
 	@echo "  make test-frameworks  every example beside PyTorch Geometric, transformers, Lightning's and Hugging Face's own loops"
+	@echo "  make test-mindspore   a training and its landscapes by MindSpore itself, imported, and each value compared"
 	@echo "  make docs         the documentation, in build/docs/index.html"
 	@echo "  make lint types   ruff and mypy alone"
 	@echo "  make pictures     the pictures of the README and docs/ anew, and whether the checks say what trust.md shows; ARGS=docs/howto/trust.md"
@@ -33,6 +35,7 @@ help:
 	@echo "  make format       let ruff format the sources"
 	@echo "Measure"
 	@echo "  make bench-peers  time per point of public packages and of this one; ARGS=--quick to try, ARGS=--help"
+	@echo "  make bench-mindspore  time per point of MindSpore's SummaryLandscape and of this one; ARGS=--quick to try, ARGS=--help"
 	@echo "  make bench-serve  points per second of many clients over the serial evaluator's, latency; ARGS=--help"
 	@echo "  make bench-page   how quick the page is, with its goals; ARGS=--quick to try, ARGS=--help"
 	@echo "  make chaos        a job whose workers, nodes and driver are killed; FAULTS=200 for a long one"
@@ -128,6 +131,17 @@ $(FRAMEWORKS)/.ready: tests/frameworks/requirements.txt tests/frameworks/require
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/frameworks/requirements-no-deps.txt
 	@touch $@
 
+# MindSpore trains, draws and reads in an environment of its own; where it is missing, or has no wheel, this fails.
+test-mindspore: $(READY) $(MINDSPORE)/.ready
+	@$(BIN)/python -m pytest -q -m mindspore tests/mindspore $(ARGS)
+
+# Its CPU wheel, which wants other versions of numpy and protobuf than this project, and nothing of this project.
+$(MINDSPORE)/.ready: tests/mindspore/requirements.txt
+	@command -v $(PYTHON) >/dev/null || { echo "make: needs $(PYTHON) with venv; set PYTHON=..." >&2; exit 1; }
+	test -x $(MINDSPORE)/bin/python || $(PYTHON) -m venv $(MINDSPORE)
+	$(MINDSPORE)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/mindspore/requirements.txt
+	@touch $@
+
 # Public packages beside this one, in an environment of their own: tests/peers/README.md.
 bench-peers: $(PEERS)/.ready
 	$(PEERS)/bin/python tests/peers/bench_peers.py $(ARGS)
@@ -138,6 +152,10 @@ $(PEERS)/.ready: tests/peers/requirements.txt tests/peers/requirements-no-deps.t
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/peers/requirements.txt -e '.[recipes]'
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/peers/requirements-no-deps.txt
 	@touch $@
+
+# MindSpore's SummaryLandscape beside this one, each on one core: tests/peers/README.md.
+bench-mindspore: $(READY) $(MINDSPORE)/.ready
+	$(BIN)/python tests/peers/bench_mindspore.py $(ARGS)
 
 # The page in the system's Chromium, on quiet cores: medians and ratios of one run.
 bench-page: $(READY) $(BROWSER) compiled
@@ -157,5 +175,5 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(FRAMEWORKS) build/docs runs/demo
+	rm -rf $(VENV) $(PEERS) $(FRAMEWORKS) $(MINDSPORE) build/docs runs/demo
 	find landscape cluster notebooks tests docs -name __pycache__ -prune -exec rm -rf {} +
