@@ -1,6 +1,6 @@
 """The time that MindSpore's SummaryLandscape takes for each row of a grid, while another process waits.
 
-    python mindspore_rows.py MNIST_FOLDER FOLDER BATCH_SIZE SAMPLES SIZE CORES
+    python mindspore_rows.py MNIST_FOLDER FOLDER BATCH_SIZE SAMPLES SIZE THREADS
 
 This runs in an interpreter that has MindSpore, and imports nothing of this project. FOLDER has weights.npz. The
 landscape is made by the documented call, whose metric, the caller's own, stops after each row: one line of JSON goes
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -66,13 +67,13 @@ def write_summary(folder: Path, weights: Path, options: dict[str, int]) -> None:
     (folder / "ckpt_dir" / "train_metadata.json").write_text(json.dumps(metadata))
 
 
-def main(data: Path, folder: Path, batch_size: int, samples: int, size: int, cores: int) -> None:
+def main(data: Path, folder: Path, batch_size: int, samples: int, size: int, threads: int) -> None:
     mindspore.set_context(mode=mindspore.GRAPH_MODE, device_target="CPU")
-    op_tuning.threads_num(cores)
-    mindspore.dataset.config.set_num_parallel_workers(cores)
+    op_tuning.threads_num(threads)
+    mindspore.dataset.config.set_num_parallel_workers(threads)
     out = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # it prints a line for each point
-    summary = folder / f"summary-{batch_size}"
+    summary = Path(tempfile.mkdtemp(prefix="summary", dir=folder))
     write_summary(summary, folder / "weights.npz", {"num_samples": samples, "landscape_size": size})
     np.random.seed(DIRECTION_SEED)  # noqa: NPY002 - MindSpore draws from this one
     rows = TimedRows(size, out)
