@@ -110,7 +110,9 @@ def train(
         return network_input(read_mnist(path, part), scaling)
 
     build = partial(LeNet5, conv_bias=conv_bias)
-    return RECIPE.train(run, data, epochs, options, build, read, split=split, scaling=scaling, conv_bias=conv_bias)
+    # Recorded only where it differs, so that trainings begun before it was an option go on.
+    network: dict[str, Any] = {"scaling": scaling} | ({} if conv_bias else {"conv_bias": False})
+    return RECIPE.train(run, data, epochs, options, build, read, split=split, **network)
 
 
 def network_input(images: Images, scaling: Scaling) -> Images:
