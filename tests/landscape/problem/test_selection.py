@@ -155,7 +155,6 @@ def test_a_full_disk_is_told_in_words_and_nothing_is_left_of_it_or_of_a_process_
         import os, resource, signal, torch
         from landscape.core.errors import JobError
         from landscape.problem.selection import select_samples
-from landscape.problem.terms import PointData
 
         allowed = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, allowed[1]))
@@ -190,7 +189,6 @@ MEASURE = """
     from landscape.problem import disk_buffer as kept_rows
     from landscape.problem.batches import batch_bytes, samples_digest
     from landscape.problem.selection import select_samples
-from landscape.problem.terms import PointData
 
     count, kinds, limits = int(sys.argv[1]), sys.argv[2].split(","), sys.argv[3].split(",")
     kept_rows.PIECE_BYTES = int(sys.argv[4]) << 20
