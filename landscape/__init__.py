@@ -12,6 +12,7 @@ from landscape.core.late_imports import import_on_use, provide
 
 if TYPE_CHECKING:
     from landscape.compute.extend import extend
+    from landscape.compute.in_memory import between, line, path, plane, volume
     from landscape.compute.refine import refine, run
     from landscape.core.errors import JobError, LandscapeError, NotFoundError
     from landscape.evaluation.tuning.choices import Limits
@@ -40,6 +41,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "compute.extend": ("extend",),
+    "compute.in_memory": ("between", "line", "path", "plane", "volume"),
     "compute.refine": ("run", "refine"),
     "core.errors": ("JobError", "LandscapeError", "NotFoundError"),
     "evaluation.tuning.choices": ("Limits",),
@@ -89,6 +91,7 @@ __all__ = [
     "TowardsDirection",
     "Training",
     "TrajectoryCollector",
+    "between",
     "bootstrap",
     "by_class",
     "compact_landscape",
@@ -96,8 +99,11 @@ __all__ = [
     "import_checkpoints",
     "import_mindspore",
     "import_surface",
+    "line",
     "list_runs",
     "open_run",
+    "path",
+    "plane",
     "read_job",
     "read_trajectory",
     "refine",
@@ -107,11 +113,13 @@ __all__ = [
     "run",
     "subset",
     "topology_of",
+    "volume",
 ]
 
 
 __getattr__ = import_on_use(__name__, _HOMES)
 provide("views", lambda: importlib.import_module("landscape.views"))
+provide("in_memory", lambda: importlib.import_module("landscape.compute.in_memory"))
 
 
 def __dir__() -> list[str]:

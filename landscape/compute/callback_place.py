@@ -30,6 +30,20 @@ log = logging.getLogger("landscape")
 
 Callback = str | Callable[[], Any]
 
+# ----------------------------------------------------------------------------------------------------
+# Problems in the memory of this process, which have no name that another process could import.
+
+MEMORY = "memory"  # stands for the module in their names
+_in_memory: dict[tuple[str, str], Callable[[], Any]] = {}
+
+
+def remember_problem(run: str, name: str, callback: Callable[[], Any]) -> None:
+    """Keep the callback of a landscape for later questions about it in this process."""
+    _in_memory[run, name] = callback
+
+
+# ----------------------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True)
 class CallbackPlace:
@@ -66,8 +80,11 @@ def find_callback(
     Raises:
         JobError: the callback is not on this machine, or was a function that cannot be found by a name.
     """
-    reference = problem or _recorded_problem(store)
     provenance, ran_in = store.record.provenance, recorded_folder(store)
+    recorded = str(store.job.whole.get("problem"))
+    if problem is None and recorded.startswith(f"{MEMORY}:"):
+        return _place_of_memory(run, store, recorded, folder or ran_in)
+    reference = problem or _recorded_problem(store)
     if not isinstance(reference, str):
         return CallbackPlace(reference, folder or ran_in)
     packed_job = problem is None and names_a_file(str(ran_in))
@@ -84,6 +101,19 @@ def find_callback(
     if place := _packed_copy(run, store, reference):
         return place
     raise JobError(_missing(reference, ran_in, provenance))
+
+
+def _place_of_memory(run: str, store: LandscapeStore, recorded: str, folder: Path) -> CallbackPlace:
+    """The problem that this process holds, else the packed copy of it in the run."""
+    callback = _in_memory.get((run, store.name))
+    if callback is not None:
+        return CallbackPlace(callback, folder)
+    if place := _packed_copy(run, store, recorded):
+        return place
+    raise JobError(
+        f"problem: landscape {quoted(store.name)} was computed with a model in the memory of a process that has ended, "
+        "and the run keeps no packed copy of it; give --problem FILE:function (in Python `problem=`)"
+    )
 
 
 def _place_in(reference: str, folder: Path, packed_job: bool) -> CallbackPlace | None:

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from landscape.compute.axes_and_paths import axis_ranges
 from landscape.compute.landscape_context import LandscapeContext
-from landscape.core.errors import JobError, LandscapeError, quoted
+from landscape.core.errors import ComputedOtherwise, JobError, LandscapeError, quoted
 from landscape.core.grid import as_written
 from landscape.core.plan import BatchNorm, Plan, Precision
 from landscape.core.validation import AUTO, ranges
@@ -88,7 +88,7 @@ def refuse_another(stored: LandscapeStore, identity: Mapping[str, Any], job: Job
                 f"extend: another extension of landscape {quoted(job.extends)} is under way ({'; '.join(changed)}); "
                 f"finish it as it was begun, or drop it by {command_text('rm', job.run_path, stored.name)}"
             )
-        raise JobError(refusal_of_job(stored.name, changed, remedy_of(stored, identity, job.run_path)))
+        raise ComputedOtherwise(refusal_of_job(stored.name, changed, remedy_of(stored, identity, job.run_path)))
 
 
 def remedy_of(stored: LandscapeStore, identity: Mapping[str, Any], run: str) -> str:

@@ -58,6 +58,10 @@ class NotRetried(JobError):
     """An error that another attempt would not mend, so that the job ends instead of giving up a task."""
 
 
+class ComputedOtherwise(JobError):
+    """A job contradicts the landscape of that name on disk, whose values another job decided."""
+
+
 class NotFoundError(LandscapeError, KeyError):
     """A run, landscape, snapshot or file that was named does not exist.
 

@@ -95,7 +95,7 @@ class Run(Mapping[str, Surface]):
         return sum(1 for _ in self)
 
     def __getitem__(self, name: str) -> Surface:
-        surface = LandscapeStore.open(self.path, name).read_surface()
+        surface = replace(LandscapeStore.open(self.path, name).read_surface(), run=self.path)
         number = surface.record.origin_step
         later = self._logged_beyond(number) if number is not None else ""
         if not later or later == surface.record.went_on_to:
@@ -166,6 +166,19 @@ def _run_named_in(file: str | Path) -> str:
         return f"the run of this job is {quoted(read_job(file).run_path, 300)}"
     except LandscapeError:
         return "name the run that a job has written"
+
+
+def located(surface: Surface) -> tuple[str, str]:
+    """The run and the name of a landscape.
+
+    Raises:
+        JobError: the surface was not read from a run.
+    """
+    if surface.run is None:
+        raise JobError(
+            f"surface: {quoted(surface.name)} must be of a run, and was made by hand; read it by open_run(RUN)[NAME]"
+        )
+    return surface.run, surface.name
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -381,6 +381,7 @@ class RunContents:
 # The files beside the landscapes, by the folder that they lie in; '' is the run itself.
 OTHERS = "others"
 COPIES = "packed"  # the folder of packed copies of problems
+NETWORKS = "networks"  # the folder of weights that a call from Python gave as tensors
 OWN_FILES = {
     "": r"(run|measures|launch|driver|training|measuring)\.json|history\.jsonl|(driver|training|measuring)\.lock",
     TRAJECTORY: SNAPSHOT_NAME.pattern,
@@ -389,6 +390,7 @@ OWN_FILES = {
     "measures": r"[0-9a-f]+\.npz",
     "curvature": r"[^/]+/[^/]+/(loss|step-\d{5,})",
     COPIES: r"[0-9a-f]+\.landscape",
+    NETWORKS: r"[\w-]+\.safetensors",
     "served": r"[^/]+\.points|\.lock",
     FOLDER: r"zarr\.json|\.making-[^/]+|\.moving",
 }

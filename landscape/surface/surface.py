@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -236,7 +237,7 @@ class Surface:
     the data, and `loss_samples` their losses, if the job has kept them, read when they are indexed. `levels` are those
     of a refined landscape, see `at` and `merged`. In a merged surface, `interpolated` is 0 where a point was evaluated,
     and `unfinished` is the number of points that its levels still lack. `networks` are the three networks of a plane,
-    with the loss at each.
+    with the loss at each. `run` is the folder or URL of the run that it was read from.
 
     >>> axes = (Axis("alpha", np.array([-1.0, 0.0, 1.0])), Axis("beta", np.array([0.0, 0.5])))
     >>> surface = Surface("bowl", axes, {"loss": np.zeros((2, 3))}, status=np.full((2, 3), OK, np.uint8))
@@ -261,6 +262,7 @@ class Surface:
     interpolated: NDArray[np.uint8] | None = field(default=None, repr=False, compare=False)
     networks: ProjectedPath | None = field(default=None, repr=False, compare=False)
     unfinished: int = field(default=0, repr=False, compare=False)
+    run: str | None = field(default=None, repr=False, compare=False)
 
     @property
     def paths(self) -> tuple[ProjectedPath, ...]:
@@ -478,6 +480,29 @@ class Surface:
         """This surface in a notebook: the figure, a static picture, text."""
         bundle: dict[str, Any] = provided("views").surface_bundle(self)
         return bundle
+
+    def weights(self, *point: float) -> dict[str, Any]:
+        """The weights at a point, `weights(alpha, beta)`, as a state dict of the model, tied weights and buffers too.
+
+        They are those that the loss there was evaluated with; the point need not be one of the grid.
+
+        Raises:
+            JobError: the surface is of no run, its problem cannot be made again, or the point lacks a coordinate.
+        """
+        found: dict[str, Any] = provided("in_memory").weights_at(self, point)
+        return found
+
+    def job(self, path: str | Path = "job.yaml") -> Path:
+        """Write the job file of this landscape, for `landscape run` and `landscape submit`; returns its path.
+
+        A problem in memory is packed into a file beside it, and so are weights that were given as tensors.
+
+        Raises:
+            JobError: the surface is of no run, was imported, or its problem cannot be packed.
+            LandscapeError: the file cannot be written.
+        """
+        written: Path = provided("in_memory").write_job(self, path)
+        return written
 
     def plot(self, ax: Any = None, kind: str | None = None, **options: Any) -> Any:
         """Draw this surface with matplotlib, on `ax` or on the axes of a new figure; see `landscape.views.plots`.

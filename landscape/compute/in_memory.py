@@ -1,0 +1,607 @@
+"""Landscapes of a model in memory: `line`, `plane`, `volume`, `path` and `between`, each one call that returns a surface.
+
+A call is an ordinary job: it has a run, which lasts as long as this process unless `keep` names its folder, and every
+value is that of the job. The same call again finds its landscape there, and computes only what is missing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import inspect
+import logging
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from pathlib import Path
+from textwrap import fill
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import yaml
+from torch import Tensor, nn
+
+from landscape.compute.callback_place import MEMORY, find_callback, remember_problem, with_packed_names
+from landscape.compute.pack import pack
+from landscape.compute.prepare import prepare
+from landscape.compute.recorded_job import job_of, recorded_job
+from landscape.compute.refine import run as run_job
+from landscape.core.errors import ComputedOtherwise, Interrupted, JobError, nearest, quoted
+from landscape.core.files import temporary_folder, whole_file
+from landscape.core.folders import locate
+from landscape.core.plan import Engine
+from landscape.core.text import digest
+from landscape.evaluation.model_state import private_copy
+from landscape.evaluation.running_model import LoadedModel
+from landscape.evaluation.weights import targets_of
+from landscape.job.directions.base import DEFAULT_IGNORE
+from landscape.job.job import Job
+from landscape.job.landscape import Landscape
+from landscape.job.reading import spec_as_computed
+from landscape.model.checkpoint_import import import_checkpoints
+from landscape.model.packed_file import SUFFIX
+from landscape.model.parameters import State, state_digest, state_of
+from landscape.model.run_files import SNAPSHOT_FORMAT
+from landscape.model.weight_files import load_weights
+from landscape.problem.callback import load_problem
+from landscape.problem.terms import Problem
+from landscape.store.landscape import LandscapeStore
+from landscape.store.results import Run, located, open_run
+from landscape.store.runs import NETWORKS, landscape_names
+from landscape.surface.surface import NOT_COMPUTED, Surface
+
+log = logging.getLogger("landscape")
+
+F = TypeVar("F", bound=Callable[..., Any])
+Model = nn.Module | Problem | Callable[[], Problem] | str
+Network = nn.Module | Mapping[str, Tensor] | str | Path | int
+Compute = Callable[[Job], Run]
+
+# ----------------------------------------------------------------------------------------------------
+# The problem: a model, its data, and a loss by name, as a criterion, or as a function of model and batch.
+
+CAUSAL_LM = "causal_lm"
+
+
+class LossOfBatch:
+    """The `observe` of a user's function (model, batch) -> loss of each sample, or {"loss": …, …}."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, model: nn.Module, batch: Any) -> Mapping[str, Tensor]:
+        values = self._function(model, batch)
+        return values if isinstance(values, Mapping) else {"loss": values}
+
+
+def problem_of(model: Model, data: Any, loss: Any = "cross_entropy", metrics: Any = None) -> Problem:
+    """The problem of a model in memory; the model is copied, so that it may be trained on.
+
+    Args:
+        model: the network; or a whole `Problem`, a callback that returns one, or its name, without data and loss.
+        data: as for `Problem`; arrays of numpy serve too.
+        loss: the name of a loss of torch.nn.functional such as "cross_entropy" or "mse", or "causal_lm"; a criterion,
+            that is a module or function (outputs, targets) with a `reduction`; or any function (model, batch) that
+            returns the loss of each sample [n], or a dict of observables with `loss` among them.
+        metrics: as for `Problem.supervised`; beside a loss by name or a criterion only.
+
+    Raises:
+        JobError: data is missing, or the loss is none of these.
+    """
+    if not isinstance(model, nn.Module):
+        if data is not None:
+            raise JobError(
+                f"data: goes with a torch.nn.Module alone, and model is {quoted(model)}, which brings its own; leave "
+                "it out"
+            )
+        problem = model if isinstance(model, Problem) else load_problem(model, Path.cwd())
+        return replace(problem, model=private_copy(problem.model)[0])
+    if data is None:
+        raise JobError(
+            "data: must be given with a model: tensors (inputs, targets), a data set, or a DataLoader; not None"
+        )
+    copied, data = private_copy(model)[0], _as_tensors(data)
+    if loss == CAUSAL_LM:
+        return Problem.causal_lm(copied, data)
+    if isinstance(loss, str):
+        return Problem.supervised(copied, data, _loss_named(loss), metrics)
+    if isinstance(loss, nn.Module) or "reduction" in _parameters(loss):
+        return Problem.supervised(copied, data, loss, metrics)
+    if not callable(loss):
+        raise JobError(
+            f"loss: must be a name such as 'cross_entropy', a criterion, or a function (model, batch) -> loss of each "
+            f"sample, not {quoted(loss)}"
+        )
+    if metrics is not None:
+        raise JobError(
+            "metrics: goes with a criterion (outputs, targets), and loss is a function (model, batch); let it return "
+            '{"loss": …, "accuracy": …} instead'
+        )
+    return Problem(copied, data, LossOfBatch(loss))
+
+
+def _as_tensors(data: Any) -> Any:
+    """Arrays of numpy as tensors that share their memory; anything else as it is."""
+    if isinstance(data, np.ndarray):
+        return torch.from_numpy(data)
+    if isinstance(data, (tuple, list)) and any(isinstance(part, np.ndarray) for part in data):
+        return type(data)(map(_as_tensors, data))
+    return data
+
+
+def _parameters(function: Any) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):  # of a function in C, or no function at all
+        return {}
+
+
+def _loss_named(name: str) -> Callable[..., Tensor]:
+    """The function of torch.nn.functional with this name, also without its `_loss`: "mse" for `mse_loss`."""
+    known = [word for word in dir(nn.functional) if "reduction" in _parameters(getattr(nn.functional, word))]
+    found = next((word for word in (name, f"{name}_loss") if word in known), None)
+    if found is None:
+        raise JobError(f"loss: unknown {quoted(name)}; {nearest(name, [*known, CAUSAL_LM])}")
+    function: Callable[..., Tensor] = getattr(nn.functional, found)
+    return function
+
+
+class ProblemInMemory:
+    """The callback of a job whose problem is in memory."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        # What jobs and records call it; no module can have this name.
+        self.__module__, self.__qualname__ = MEMORY, f"<{type(problem.model).__name__}>"
+
+    def __call__(self) -> Problem:
+        return self._problem
+
+
+# ----------------------------------------------------------------------------------------------------
+# Where the values are kept, and the weights that a call names as tensors.
+
+
+@dataclass
+class Session:
+    """What this process has computed without `keep`: the folder of the runs, and the names of their landscapes."""
+
+    folder: Path
+    names: dict[str, str] = field(default_factory=dict)
+    """The landscape of each call, by the digest of all that it was given but its data."""
+
+
+@cache
+def session() -> Session:
+    """The one of this process; its folder is deleted when the process ends."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return Session(stack.enter_context(temporary_folder()))
+
+
+def _weights_of(network: nn.Module | Mapping[str, Tensor]) -> dict[str, Tensor]:
+    state = state_of(network) if isinstance(network, nn.Module) else network
+    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
+
+
+def _is_network(value: Any) -> bool:
+    is_state = isinstance(value, Mapping) and bool(value) and all(isinstance(part, Tensor) for part in value.values())
+    return isinstance(value, nn.Module) or is_state
+
+
+def _write_weights(weights: State, file: Path) -> str:
+    from safetensors.torch import save_file
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not file.exists():
+        with whole_file(file) as temporary:
+            save_file(dict(weights), temporary, {"format": SNAPSHOT_FORMAT})
+    return str(file)
+
+
+def _with_files(value: Any, run: str, role: str) -> Any:
+    """The options with every network in memory written to a file of the run, and its name in place of it."""
+    if _is_network(value):
+        if "://" in run:
+            raise JobError(f"{role}: must name a file where keep is a URL, not a network in memory; save it first")
+        weights = _weights_of(value)
+        return _write_weights(weights, Path(run) / NETWORKS / f"{role}-{state_digest(weights)[:8]}.safetensors")
+    if isinstance(value, Mapping):
+        return {key: _with_files(part, run, str(key)) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_with_files(part, run, role) for part in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+# ----------------------------------------------------------------------------------------------------
+# The options of all calls: those of a landscape, those of a job, and where and how it is computed.
+
+NOT_OPTIONS = ("run", "problem", "landscapes", "collect_landscape", "name", "like")
+JOB_OPTIONS = tuple(name for name in Job.model_fields if name not in NOT_OPTIONS)
+LANDSCAPE_OPTIONS = tuple(name for name in Landscape.model_fields if name not in NOT_OPTIONS)
+
+
+def _options(function: F) -> F:
+    """Give a function of **options the signature of the options of landscapes and jobs; OPTIONS become their texts."""
+    own = inspect.signature(function)
+    listed = {
+        name: model.model_fields[name]
+        for model, names in ((Landscape, LANDSCAPE_OPTIONS), (Job, JOB_OPTIONS))
+        for name in names
+        if name not in own.parameters
+    }
+    parameters = [entry for entry in own.parameters.values() if entry.kind is not entry.VAR_KEYWORD]
+    parameters += [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=entry.get_default(call_default_factory=True))
+        for name, entry in listed.items()
+    ]
+    function.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    texts = [
+        fill(f"{name}: {' '.join((entry.description or '').split())}", 116, initial_indent=8 * " ",
+             subsequent_indent=12 * " ")
+        for name, entry in listed.items()
+    ]  # fmt: skip
+    function.__doc__ = (function.__doc__ or "").replace(" " * 8 + "OPTIONS", "\n".join(texts))
+    return function
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of one of the functions below.
+
+    Attributes:
+        function: its name, which is that of the landscape too, unless `name` says otherwise.
+        problem: with a copy of the model.
+        options: of the landscape and of the job, as they were given.
+        keep: the folder or URL of the run; None for a run that this process deletes.
+        name: of the landscape; None for the first free one.
+        compute: what computes a job, such as `cluster.run`; None for this process.
+    """
+
+    function: str
+    problem: Problem
+    options: Mapping[str, Any]
+    keep: str | Path | None = None
+    name: str | None = None
+    compute: Compute | None = None
+    progress: bool = True
+    accept_origin: bool = False
+
+    def __post_init__(self) -> None:
+        for name in self.options:
+            if name not in (*JOB_OPTIONS, *LANDSCAPE_OPTIONS):
+                known = nearest(name, [*LANDSCAPE_OPTIONS, *JOB_OPTIONS])
+                raise JobError(f"{self.function}: unknown option {quoted(name)}; {known}")
+
+    def run_path(self, folder: str = "run") -> str:
+        """The run's absolute folder, or its URL.
+
+        Args:
+            folder: of a run that is not kept, within the session's.
+        """
+        return str(session().folder / folder) if self.keep is None else locate(str(self.keep), Path.cwd())
+
+    def surface(self, run: str, **defaults: Any) -> Surface:
+        """Compute the landscape, or what is missing of it, and read it.
+
+        Args:
+            run: the absolute folder, or the URL.
+            defaults: options of the landscape where the caller gave none.
+
+        Raises:
+            JobError: an option or the problem is wrong.
+        """
+        given = {name: value for name, value in self.options.items() if value is not None}
+        fields = _with_files({**defaults, **given}, run, self.function)
+        spec = {name: value for name, value in fields.items() if name in LANDSCAPE_OPTIONS}
+        of_job = {name: value for name, value in fields.items() if name in JOB_OPTIONS}
+        if self.keep is not None:
+            of_job.setdefault("packed_copy", True)  # so that commands can evaluate it when this process has ended
+        callback = ProblemInMemory(self.problem)
+        weights = state_digest(state_of(self.problem.model))
+        first = self.name or self.function
+        key = digest({"run": run, "name": first, "fields": repr(sorted(fields.items())), "weights": weights})
+        for name in self._names(run, first, key):
+            job = Job(run=run, problem=callback, landscapes=[{**spec, "name": name}], **of_job)
+            try:
+                surface = self._compute(job, name)
+            except ComputedOtherwise:
+                if self.name is not None:
+                    raise
+                continue
+            remember_problem(run, name, callback)
+            session().names[key] = name
+            return surface
+        raise AssertionError("a free name is among those tried")
+
+    def _names(self, run: str, first: str, key: str) -> list[str]:
+        """The names to try: the one of the same call before, those in a kept run, and the first free one."""
+        if self.name is not None:
+            return [self.name]
+        taken = landscape_names(run)
+        numbered = [first, *(f"{first}-{number}" for number in range(2, len(taken) + 2))]
+        free = next(name for name in numbered if name not in taken)
+        known = [name for name in numbered if name in taken] if self.keep is not None else []
+        before = session().names.get(key)
+        return list(dict.fromkeys([*([] if before is None else [before]), *known, free]))
+
+    def _compute(self, job: Job, name: str) -> Surface:
+        """The surface; after an interruption, with the points that are there."""
+        compute = self.compute or partial(run_job, accept_origin=self.accept_origin, progress=self.progress)
+        try:
+            return compute(job)[name]
+        except (KeyboardInterrupt, Interrupted):
+            store = LandscapeStore.find(job.run_path, name)
+            if store is None:
+                raise
+            surface = open_run(job.run_path)[name]
+            done = int((surface.status != NOT_COMPUTED).sum())
+            log.warning(
+                "interrupted: %d of %d points of %r are there; the same call goes on", done, surface.status.size, name
+            )
+            return surface
+
+
+# ----------------------------------------------------------------------------------------------------
+# The functions.
+
+
+@_options
+def line(
+    model: Model, data: Any = None, loss: Any = "cross_entropy", *, metrics: Any = None,
+    keep: str | Path | None = None, name: str | None = None, compute: Compute | None = None, progress: bool = True,
+    accept_origin: bool = False, **options: Any,
+) -> Surface:  # fmt: skip
+    """The loss of a model along a line through its weights: θ = θ₀ + α·d.
+
+    See `plane` for the arguments; `directions` lists one direction, by default a random one, filter-normalised.
+
+    Args:
+        OPTIONS
+    """
+    call = Call("line", problem_of(model, data, loss, metrics), options, keep, name, compute, progress, accept_origin)
+    return call.surface(call.run_path(), **_random(1, options))
+
+
+@_options
+def plane(
+    model: Model, data: Any = None, loss: Any = "cross_entropy", *, metrics: Any = None,
+    keep: str | Path | None = None, name: str | None = None, compute: Compute | None = None, progress: bool = True,
+    accept_origin: bool = False, **options: Any,
+) -> Surface:  # fmt: skip
+    """The loss of a model over a plane through its weights: θ = θ₀ + α·d₁ + β·d₂.
+
+    The model is copied; it may be on any device, in any mode, and be trained on afterwards. The same call again costs
+    no evaluation; after Ctrl-C it goes on. Weights may be given wherever an option names some: a module, a state dict,
+    or a file.
+
+    Args:
+        model: a `torch.nn.Module`; or a `Problem`, a callback that returns one, or its name 'module:function', each
+            without data and loss.
+        data: tensors or arrays (inputs, targets), a data set, a `DataLoader`, or batches of any structure.
+        loss: the name of a loss of torch.nn.functional ("cross_entropy", "mse", …) or "causal_lm" for token ids; a
+            criterion (outputs, targets) with a `reduction`; or a function (model, batch) that returns the loss of each
+            sample [n], or {"loss": [n], …} with further observables.
+        metrics: names ("accuracy", "top5", "error"), or name → function (outputs, targets).
+        keep: the folder or URL of the run, which commands, page and later sessions then have; with a packed copy of
+            the problem, where it can be packed. Default: a run that is deleted with this process.
+        name: of the landscape; another call with this name is then refused. Default: the function's name, numbered
+            where that is taken by another call.
+        compute: what computes a job, such as `cluster.run`; default: this process.
+        progress: show a bar on a terminal and in a notebook, elsewhere a line for every 10 %.
+        accept_origin: go on, with a warning, where the model has another loss by its own forward pass.
+        OPTIONS
+
+    Returns:
+        The surface. Its `run` and `name` are those that commands take.
+
+    Raises:
+        JobError: the model, the data, the loss or an option cannot be used; says which and why.
+
+    Example:
+        >>> import torch, landscape
+        >>> x, y = torch.randn(64, 4, generator=torch.manual_seed(0)), torch.arange(64) % 3
+        >>> surface = landscape.plane(torch.nn.Linear(4, 3), (x, y), "cross_entropy", size=5, progress=False)
+        >>> surface.name, surface.loss.shape
+        ('plane', (5, 5))
+    """
+    call = Call("plane", problem_of(model, data, loss, metrics), options, keep, name, compute, progress, accept_origin)
+    return call.surface(call.run_path(), **_random(2, options))
+
+
+@_options
+def volume(
+    model: Model, data: Any = None, loss: Any = "cross_entropy", *, metrics: Any = None,
+    keep: str | Path | None = None, name: str | None = None, compute: Compute | None = None, progress: bool = True,
+    accept_origin: bool = False, **options: Any,
+) -> Surface:  # fmt: skip
+    """The loss of a model over three directions: θ = θ₀ + α·d₁ + β·d₂ + γ·d₃.
+
+    See `plane` for the arguments; `size` is 15 by default, that is 3,375 points.
+
+    Args:
+        OPTIONS
+    """
+    call = Call("volume", problem_of(model, data, loss, metrics), options, keep, name, compute, progress, accept_origin)
+    return call.surface(call.run_path(), size=VOLUME_SIZE, **_random(3, options))
+
+
+@_options
+def between(
+    first: Model, second: Network, data: Any = None, loss: Any = "cross_entropy", *, metrics: Any = None,
+    keep: str | Path | None = None, name: str | None = None, compute: Compute | None = None, progress: bool = True,
+    accept_origin: bool = False, **options: Any,
+) -> Surface:  # fmt: skip
+    """The loss on the straight line from one network to another: θ = (1 − α)·θ₁ + α·θ₂, over [−0.2, 1.2].
+
+    Args:
+        first: as `model` of `plane`, whose other arguments these are too.
+        second: weights of the same architecture: a module, a state dict, or a file.
+        OPTIONS
+
+    Example:
+        >>> import torch, landscape
+        >>> x, y = torch.randn(64, 4, generator=torch.manual_seed(0)), torch.arange(64) % 3
+        >>> surface = landscape.between(torch.nn.Linear(4, 3), torch.nn.Linear(4, 3), (x, y), size=8, progress=False)
+        >>> surface.find_barrier().height < 1e-6  # the loss of a linear model is convex
+        True
+    """
+    call = Call(
+        "between", problem_of(first, data, loss, metrics), options, keep, name, compute, progress, accept_origin
+    )
+    axis = {"kind": "towards", "target": second}
+    return call.surface(call.run_path(), origin="problem", directions=[axis])
+
+
+@_options
+def path(
+    model: Model, checkpoints: Any, data: Any = None, loss: Any = "cross_entropy", *, metrics: Any = None,
+    unit: str | None = None, keep: str | Path | None = None, name: str | None = None, compute: Compute | None = None,
+    progress: bool = True, accept_origin: bool = False, **options: Any,
+) -> Surface:  # fmt: skip
+    """The loss over the plane of a training: the principal components of its checkpoints, with the path drawn.
+
+    Args:
+        model: as for `plane`, whose other arguments these are too; its own weights are not used.
+        checkpoints: of one training, in order: files, modules or state dicts; or {epoch: weights}; or the folder of a
+            run that a collector kept, or a list of several, whose paths are then drawn on one plane.
+        unit: of the numbers, "epoch" or "step".
+        OPTIONS
+
+    Raises:
+        JobError: as for `plane`; also fewer than three checkpoints, or a kept run that holds another training.
+    """
+    call = Call("path", problem_of(model, data, loss, metrics), options, keep, name, compute, progress, accept_origin)
+    runs = _runs_in(checkpoints)
+    if runs:
+        kept = call.run_path()
+        of_itself = [locate(run, Path.cwd()) for run in runs] == [kept]
+        return call.surface(kept, **({"trajectory": "all"} if of_itself else {"paths": runs}))
+    files = _checkpoint_files(checkpoints, unit or "epoch")
+    run = call.run_path(digest([state_digest(load_weights(file, again=True)) for file in files])[:16])
+    import_checkpoints(files, run, unit)  # type: ignore[arg-type]
+    return call.surface(run, trajectory="all")
+
+
+def _runs_in(checkpoints: Any) -> list[str]:
+    """The folders of runs that are named; empty where checkpoints are files or weights in memory.
+
+    Raises:
+        JobError: some are folders, and others are not.
+    """
+    listed = checkpoints if isinstance(checkpoints, (list, tuple)) else [checkpoints]
+    places = [str(getattr(place, "path", place)) for place in listed if isinstance(place, (str, Path, Run))]
+    runs = [place for place in places if "://" in place or Path(place).is_dir()]
+    if runs and len(runs) < len(listed):
+        raise JobError(
+            f"checkpoints: must all be runs, or all be files or weights; {quoted(runs[0])} is a folder, and others are "
+            "not"
+        )
+    return runs
+
+
+def _checkpoint_files(checkpoints: Any, unit: str) -> list[Path]:
+    """The checkpoints as files; those in memory are written, with their numbers in their names."""
+    if _is_network(checkpoints) or isinstance(checkpoints, (str, Path)) or not checkpoints:
+        raise JobError(
+            "checkpoints: must be a list of files, modules or state dicts, in the order of training, or {epoch: "
+            f"weights}}, or the folder of a run, not {quoted(checkpoints)}"
+        )
+    numbered = isinstance(checkpoints, Mapping)
+    if not numbered and all(isinstance(file, (str, Path)) for file in checkpoints):
+        return [Path(file) for file in checkpoints]
+    pairs = checkpoints.items() if numbered else enumerate(checkpoints, 1)
+    weights = {number: _weights_of(one) if _is_network(one) else load_weights(one) for number, one in pairs}
+    folder = session().folder / "checkpoints" / digest([state_digest(state) for state in weights.values()])[:16]
+    return [
+        Path(_write_weights(state, folder / f"{unit}-{number}.safetensors")) for number, state in weights.items()
+    ]
+
+
+VOLUME_SIZE = 15
+
+
+def _random(axes: int, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The weights of the problem as origin, and random directions, where the caller names no axes."""
+    if any(options.get(name) is not None for name in ("directions", "trajectory", "paths", "plane")):
+        return {} if options.get("plane") is not None or options.get("paths") is not None else {"origin": "problem"}
+    random = {"kind": "random", "normalise": "filter", "ignore": DEFAULT_IGNORE}  # as a job without directions has them
+    return {"origin": "problem", "directions": [{**random, "seed": seed} for seed in range(1, axes + 1)]}
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a surface asks of the run that it was read from.
+
+
+def weights_at(surface: Surface, point: Sequence[float]) -> dict[str, Tensor]:
+    """The weights of a point as a state dict of the model: those that its loss was evaluated with.
+
+    Raises:
+        JobError: the surface is of no run, was imported, or the point has not a coordinate for each of its axes.
+    """
+    run, name = located(surface)
+    if len(point) != len(surface.axes):
+        names = ", ".join(axis.name for axis in surface.axes)
+        raise JobError(f"weights: must be given a coordinate for each of {names}, not {len(point)} of them")
+    prepared = prepare(recorded_job(run, LandscapeStore.open(run, name)), reading=True)
+    (landscape,) = prepared.landscapes
+    loaded = LoadedModel(prepared.problem.model, landscape.plan, torch.device("cpu"))
+    directions = [direction.tensors for direction in landscape.directions]
+    weights = loaded.place(landscape.origin, directions, Engine()).state_at(point)
+    model, _ = private_copy(prepared.problem.model)
+    with torch.no_grad():
+        for tensor_name, tensor in targets_of(model).items():
+            if tensor_name in weights:
+                tensor.copy_(weights[tensor_name])
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def write_job(surface: Surface, path: str | Path) -> Path:
+    """Write the job file of a landscape, as `Surface.job` says."""
+    run, name = located(surface)
+    file, store = Path(path).absolute(), LandscapeStore.open(run, name)
+    place, spec_fields = find_callback(run, store), {**spec_as_computed(store.record), "name": name}
+    job = job_of({**store.job.whole, "run": run, "problem": place.problem, "landscapes": [spec_fields]})
+    spec, temporary = job.landscapes[0], _is_temporary(run)
+    if temporary and spec.needs_trajectory:
+        raise JobError(
+            f"job: landscape {quoted(name)} is of checkpoints in a run that this process deletes; compute it with "
+            'keep="runs/x", which keeps them'
+        )
+    fields = {"run": f"runs/{file.stem}" if temporary else run, "problem": place.problem}
+    if not isinstance(place.problem, str):
+        packed = file.with_suffix(SUFFIX)
+        pack(job.replace(run=str(session().folder / "packed"), landscapes=[Landscape(name=name, size=(3,))]), packed)
+        fields["problem"] = packed.name
+    beside = {named: f"{file.stem}-{Path(named).name}" for named in spec.named_files() if _is_temporary(named)}
+    for named, copy in beside.items():
+        shutil.copyfile(named, file.with_name(copy))
+    fields |= _written(job, ("run", "problem", "landscapes"))
+    landscape = {"name": name} | with_packed_names(_written(spec, ("name",)), beside, {})
+    text = yaml.safe_dump({**fields, "landscapes": [landscape]}, sort_keys=False, allow_unicode=True)
+    with whole_file(file) as temporary_file:
+        temporary_file.write_text(text, encoding="utf-8")
+    return file
+
+
+def _is_temporary(place: str) -> bool:
+    """Whether a run or a file is deleted with this process."""
+    return Path(place).is_relative_to(session().folder)
+
+
+def _written(value: Any, left_out: Sequence[str]) -> dict[str, Any]:
+    """The fields of a job or a landscape as one writes them: without defaults, and short forms without what they say."""
+    fields: dict[str, Any] = value.model_dump(mode="json", exclude_defaults=True, exclude=set(left_out))
+    if fields.get("trajectory") is not None or fields.get("plane") is not None or fields.get("axes") is not None:
+        fields.pop("directions", None)
+    if "directions" in fields:
+        fields["directions"] = [
+            {"kind": direction.kind, **direction.model_dump(mode="json", exclude_defaults=True)}
+            for direction in value.directions
+        ]
+    for name in ("size", "range"):
+        if isinstance(fields.get(name), list) and len({str(part) for part in fields[name]}) == 1:
+            fields[name] = fields[name][0]
+    return fields
