@@ -192,10 +192,12 @@ def _packed_copy(run: str, store: LandscapeStore, reference: str) -> CallbackPla
     except (OSError, LandscapeError) as error:
         _tell(logging.WARNING, f"the packed copy {quoted(copy.file)} of the run cannot be taken: {message_of(error)}")
         return None
+    of_memory = reference.startswith(f"{MEMORY}:")
+    subject = "its model was in memory" if of_memory else f"the callback {quoted(reference)} is not on this machine"
     other = f"; its values may differ by {copy.difference:.2g} of those of the source" if copy.difference else ""
     _tell(
         logging.WARNING,
-        f"the callback {quoted(reference)} is not on this machine: the packed copy of the problem in the run serves "
+        f"{subject}: the packed copy of the problem in the run serves "
         f"instead{other}",
     )
     return CallbackPlace(str(file), file, copy)

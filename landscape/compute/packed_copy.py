@@ -35,7 +35,7 @@ def keep_packed_copy(prepared: PreparedJob) -> None:
     """
     job = prepared.job
     wanted = sent_from() is not None if job.packed_copy is None else job.packed_copy
-    if not wanted or job.extends is not None:
+    if not wanted or job.level is not None or (job.extends is not None and not job.packed_copy):
         return
     try:
         stores = [LandscapeStore.open(prepared.run, landscape.name, write=True) for landscape in prepared.landscapes]
