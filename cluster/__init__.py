@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from landscape.core.late_imports import import_on_use
 
 if TYPE_CHECKING:
     from cluster.driver.driver import run
+    from cluster.driver.in_memory import between, line, path, plane, volume
     from cluster.training.train import train
 
-__all__ = ["run", "train"]
+__all__ = ["between", "line", "path", "plane", "run", "train", "volume"]
 
-
-def __getattr__(name: str) -> Any:
-    # Importing ray takes seconds, which `landscape --help` should not cost.
-    if name == "run":
-        from cluster.driver.driver import run
-
-        return run
-    if name == "train":
-        from cluster.training.train import train
-
-        return train
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Importing ray takes seconds, which `landscape --help` should not cost.
+__getattr__ = import_on_use(
+    __name__,
+    {
+        "driver.driver": ("run",),
+        "driver.in_memory": ("between", "line", "path", "plane", "volume"),
+        "training.train": ("train",),
+    },
+)

@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING
 from landscape.core.late_imports import import_on_use, provide
 
 if TYPE_CHECKING:
+    from landscape.analysis.connect.connect import connect
+    from landscape.analysis.inspection import inspect
+    from landscape.analysis.questions import check, compare, measure, sharpness
     from landscape.compute.extend import extend
     from landscape.compute.in_memory import between, line, path, plane, volume
+    from landscape.compute.pack import pack
     from landscape.compute.refine import refine, run
     from landscape.core.errors import JobError, LandscapeError, NotFoundError
     from landscape.evaluation.tuning.choices import Limits
@@ -40,8 +44,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "analysis.connect.connect": ("connect",),
+    "analysis.inspection": ("inspect",),
+    "analysis.questions": ("check", "compare", "measure", "sharpness"),
     "compute.extend": ("extend",),
     "compute.in_memory": ("between", "line", "path", "plane", "volume"),
+    "compute.pack": ("pack",),
     "compute.refine": ("run", "refine"),
     "core.errors": ("JobError", "LandscapeError", "NotFoundError"),
     "evaluation.tuning.choices": ("Limits",),
@@ -94,14 +102,20 @@ __all__ = [
     "between",
     "bootstrap",
     "by_class",
+    "check",
     "compact_landscape",
+    "compare",
+    "connect",
     "extend",
     "import_checkpoints",
     "import_mindspore",
     "import_surface",
+    "inspect",
     "line",
     "list_runs",
+    "measure",
     "open_run",
+    "pack",
     "path",
     "plane",
     "read_job",
@@ -111,6 +125,7 @@ __all__ = [
     "remove_run",
     "rename_landscape",
     "run",
+    "sharpness",
     "subset",
     "topology_of",
     "volume",
@@ -119,7 +134,7 @@ __all__ = [
 
 __getattr__ = import_on_use(__name__, _HOMES)
 provide("views", lambda: importlib.import_module("landscape.views"))
-provide("in_memory", lambda: importlib.import_module("landscape.compute.in_memory"))
+provide("surface_run", lambda: importlib.import_module("landscape.compute.surface_run"))
 
 
 def __dir__() -> list[str]:

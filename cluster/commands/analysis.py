@@ -29,7 +29,6 @@ from landscape.core.errors import (
     FAILED,
     PARTIAL,
     JobError,
-    LandscapeError,
     message_of,
     quoted,
 )
@@ -207,48 +206,30 @@ def check(
         Look for the steepest direction too: about 60 products with the Hessian.
     """
     who.check()
+    from landscape.analysis.questions import check as check_landscapes
     from landscape.store.results import open_run
     from landscape.surface.record import plain
 
     opened = open_run(run)
     bind(run=opened.path)
-    names = requested_landscapes(opened, name)
-    results = check_all(opened.path, names, deep=deep, callback=callback, who=who)
+    requested_landscapes(opened, name)  # refuses a run without landscapes
+    with divert_stdout():
+        results = check_landscapes(
+            opened, name, deep=deep, problem=callback.problem, folder=callback.folder_of(run), executor=who.executor
+        )
     landscapes = [
         {"name": landscape, "verdict": checks.verdict, "judged": not checks.not_judged, **plain(checks)}
         for landscape, checks in results.items()
     ]
-    show({"run": opened.path, "landscapes": landscapes}, json, texts_of(results))
+    show({"run": opened.path, "landscapes": landscapes}, json, texts_of_checks(results))
     if any(checks.fails for checks in results.values()):
         return FAILED
     return PARTIAL if any(checks.not_judged for checks in results.values()) else DONE
 
 
-def check_all(
-    run: str, names: list[str], *, deep: bool = False, callback: CallbackOptions = AS_RECORDED,
-    who: WorkerOptions = ANYONE,
-) -> dict[str, Checks]:  # fmt: skip
-    """Check landscapes of a run one after another, and store the results if the run can be written."""
-    from landscape.analysis.checks.table import check_landscape, keep_checks
-
-    results, folder = {}, callback.folder_of(run)
-    with divert_stdout():
-        for name in names:
-            results[name] = check_landscape(
-                run, name, deep=deep, problem=callback.problem, folder=folder, executor=who.executor
-            )
-            try:
-                keep_checks(run, name, results[name])
-            except LandscapeError as error:
-                write_remark(f"what was found of {name} is not kept: {error}")
-    return results
-
-
-def texts_of(results: dict[str, Checks]) -> str:
+def texts_of_checks(checks: dict[str, Checks]) -> str:
     """The checks of several landscapes as text."""
-    from landscape.analysis.checks.check import checks_text
-
-    return "\n\n".join(checks_text(name, checks) for name, checks in results.items())
+    return "\n\n".join(one.text(name) for name, one in checks.items())
 
 
 def inspect(
@@ -282,12 +263,12 @@ def inspect(
         Which to ask, of docs/howto/inspect.md: names, or NAME=THRESHOLD, separated by commas; default: all.
     """
     who.check()
-    from landscape.analysis.inspection import inspect_point, inspection_text, plain_inspection
+    from landscape.analysis.inspection import inspect, inspection_text, plain_inspection
 
     bind(run=run)
     point = None if at is None else _coordinates(at)
     with divert_stdout():
-        inspection = inspect_point(
+        inspection = inspect(
             run, name, at=point, gradients=gradients, rules=rules, problem=callback.problem,
             folder=callback.folder_of(run), executor=who.executor,
         )  # fmt: skip

@@ -182,7 +182,8 @@ def run_demo(out: Path, workers: int) -> int:
     Returns:
         The exit code: 0, or 4 if points are missing or given up.
     """
-    from cluster.commands.analysis import check_all, texts_of
+    from cluster.commands.analysis import texts_of_checks
+    from landscape.analysis.questions import check
     from landscape.compute.recorded_job import collected_landscapes
     from landscape.core.text import seconds_text
     from landscape.job.job import Job
@@ -203,13 +204,14 @@ def run_demo(out: Path, workers: int) -> int:
     )  # fmt: skip
     code = WorkerOptions(workers=workers).compute(job)
     write_remark("3/4 checking whether their pictures can be trusted")
-    results = check_all(job.run, [landscape.name for landscape in job.landscapes])
+    with divert_stdout():
+        checks = check(job.run)
     write_remark("4/4 drawing")
     with divert_stdout():
         paths = _draw(out)
     for path in paths:
         put(str(path))
-    put(printable(texts_of(results)))
+    put(printable(texts_of_checks(checks)))
     write_remark(f"done in {seconds_text(time.monotonic() - start)}; open {out / 'report.html'}")
     return code if code == PARTIAL else DONE
 

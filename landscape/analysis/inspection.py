@@ -23,8 +23,8 @@ from landscape.model.layer_rules import RULES, LayerFinding, Tensors, asked_rule
 from landscape.model.layer_statistics import ValueStatistics
 from landscape.model.layer_watch import WatchedLayer
 from landscape.store.landscape import LandscapeStore
-from landscape.store.results import open_run
-from landscape.surface.surface import NOT_FINITE
+from landscape.store.results import named_landscape, open_run
+from landscape.surface.surface import NOT_FINITE, Surface
 
 EVALUATIONS = 12  # two points, each watched, with gradients
 HERE = local_executors()
@@ -69,9 +69,9 @@ class Inspection:
         return next(iter(new or self.findings), None)
 
 
-def inspect_point(
-    run: str | Path,
-    name: str,
+def inspect(
+    run: str | Path | Surface,
+    name: str | None = None,
     *,
     at: Sequence[float] | None = None,
     gradients: bool = False,
@@ -83,6 +83,8 @@ def inspect_point(
     """Find which layer of the network breaks first at a point of a landscape, and how; nothing is written.
 
     Args:
+        run: the run, or a surface of it.
+        name: the landscape; default: that of the surface.
         at: the coordinates, also beyond the grid; default: the first point whose loss is not finite, else the origin.
         gradients: also inspect the gradients of the mean loss; always done if all rules are about gradients.
         rules: names of rules, or {name: threshold}; default: all with their defaults.
@@ -104,6 +106,7 @@ def inspect_point(
     gradients = gradients or not targets & {"weights", "outputs"}
     seen_here = {"weights", "outputs", *(["gradients"] if gradients else [])}
     thresholds = {name: value for name, value in thresholds.items() if RULES[name].target in seen_here}
+    run, name = named_landscape(run, name)
     path = open_run(run).path
     store = LandscapeStore.open(path, name)
     axes = tuple(axis.name for axis in open_run(path)[name].axes)

@@ -197,8 +197,7 @@ def _packed_copy(run: str, store: LandscapeStore, reference: str) -> CallbackPla
     other = f"; its values may differ by {copy.difference:.2g} of those of the source" if copy.difference else ""
     _tell(
         logging.WARNING,
-        f"{subject}: the packed copy of the problem in the run serves "
-        f"instead{other}",
+        f"{subject}: the packed copy of the problem in the run serves instead{other}",
     )
     return CallbackPlace(str(file), file, copy)
 

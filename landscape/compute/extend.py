@@ -28,9 +28,17 @@ from landscape.job.job import Job
 from landscape.store.commit import finish_move
 from landscape.store.landscape import LandscapeStore
 from landscape.store.levels import why_incomplete
-from landscape.store.results import Run, extension_name, open_run, remove_landscape, replace_landscape, writing
+from landscape.store.results import (
+    Run,
+    extension_name,
+    named_landscape,
+    open_run,
+    remove_landscape,
+    replace_landscape,
+    writing,
+)
 from landscape.store.runs import refuse_unwritable
-from landscape.surface.surface import NOT_COMPUTED, QUARANTINED
+from landscape.surface.surface import NOT_COMPUTED, QUARANTINED, Surface
 
 log = logging.getLogger("landscape")
 
@@ -73,8 +81,8 @@ class More:
 
 
 def extend(
-    run: str | Path,
-    name: str,
+    run: str | Path | Surface,
+    name: str | None = None,
     *,
     num_samples: int | None = None,
     observables: Sequence[str] = (),
@@ -87,6 +95,8 @@ def extend(
     """Extend a landscape of a run; interrupted, the same call goes on.
 
     Args:
+        run: the run, or a surface of it.
+        name: the landscape; default: that of the surface.
         num_samples: the new number of samples, more than before.
         observables: names that `observe` returns now and the landscape does not hold yet.
         ranges: a range that is wider by whole steps: one [low, high] for all axes, or one per axis.
@@ -104,6 +114,7 @@ def extend(
         Interrupted: the same call goes on.
     """
     more = More(num_samples, observables, ranges)
+    run, name = named_landscape(run, name)
     path = open_run(run).path
     refuse_unwritable(path)
     steps_left(path, name, more)  # so that a refusal leaves no lock in the run

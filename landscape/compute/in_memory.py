@@ -1,4 +1,4 @@
-"""Landscapes of a model in memory: `line`, `plane`, `volume`, `path` and `between`, each one call that returns a surface.
+"""Landscapes of a model in memory: `line`, `plane`, `volume`, `path`, `between`, each a call that returns a surface.
 
 A call is an ordinary job: it has a run, which lasts as long as this process unless `keep` names its folder, and every
 value is that of the job. The same call again finds its landscape there, and computes only what is missing.
@@ -9,8 +9,7 @@ from __future__ import annotations
 import atexit
 import inspect
 import logging
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -20,35 +19,26 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-import yaml
 from torch import Tensor, nn
 
-from landscape.compute.callback_place import MEMORY, find_callback, remember_problem, with_packed_names
-from landscape.compute.pack import pack
-from landscape.compute.prepare import prepare
-from landscape.compute.recorded_job import job_of, recorded_job
+from landscape.compute.callback_place import MEMORY, remember_problem
 from landscape.compute.refine import run as run_job
 from landscape.core.errors import ComputedOtherwise, Interrupted, JobError, nearest, quoted
 from landscape.core.files import temporary_folder, whole_file
 from landscape.core.folders import locate
-from landscape.core.plan import Engine
 from landscape.core.text import digest
 from landscape.evaluation.model_state import private_copy
-from landscape.evaluation.running_model import LoadedModel
-from landscape.evaluation.weights import targets_of
 from landscape.job.directions.base import DEFAULT_IGNORE
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape
-from landscape.job.reading import spec_as_computed
 from landscape.model.checkpoint_import import import_checkpoints
-from landscape.model.packed_file import SUFFIX
 from landscape.model.parameters import State, state_digest, state_of
 from landscape.model.run_files import SNAPSHOT_FORMAT
 from landscape.model.weight_files import load_weights
 from landscape.problem.callback import load_problem
 from landscape.problem.terms import Problem
 from landscape.store.landscape import LandscapeStore
-from landscape.store.results import Run, located, open_run
+from landscape.store.results import Run, open_run
 from landscape.store.runs import NETWORKS, landscape_names
 from landscape.surface.surface import NOT_COMPUTED, Surface
 
@@ -344,6 +334,22 @@ class Call:
             return surface
 
 
+def job_in_memory(
+    model: Model, data: Any, loss: Any, metrics: Any, keep: str | Path | None, options: Mapping[str, Any], function: str
+) -> Job:
+    """A job without landscapes on a problem in memory, for a function that asks about its weights alone.
+
+    Raises:
+        JobError: as for `plane`; also an option of landscapes.
+    """
+    for name in options:
+        if name not in JOB_OPTIONS:
+            raise JobError(f"{function}: unknown option {quoted(name)}; {nearest(name, JOB_OPTIONS)}")
+    call = Call(function, problem_of(model, data, loss, metrics), {}, keep)
+    run = call.run_path(state_digest(state_of(call.problem.model))[:16])
+    return Job(run=run, problem=ProblemInMemory(call.problem), **options)
+
+
 # ----------------------------------------------------------------------------------------------------
 # The functions.
 
@@ -515,9 +521,7 @@ def _checkpoint_files(checkpoints: Any, unit: str) -> list[Path]:
     pairs = checkpoints.items() if numbered else enumerate(checkpoints, 1)
     weights = {number: _weights_of(one) if _is_network(one) else load_weights(one) for number, one in pairs}
     folder = session().folder / "checkpoints" / digest([state_digest(state) for state in weights.values()])[:16]
-    return [
-        Path(_write_weights(state, folder / f"{unit}-{number}.safetensors")) for number, state in weights.items()
-    ]
+    return [Path(_write_weights(state, folder / f"{unit}-{number}.safetensors")) for number, state in weights.items()]
 
 
 VOLUME_SIZE = 15
@@ -529,79 +533,3 @@ def _random(axes: int, options: Mapping[str, Any]) -> dict[str, Any]:
         return {} if options.get("plane") is not None or options.get("paths") is not None else {"origin": "problem"}
     random = {"kind": "random", "normalise": "filter", "ignore": DEFAULT_IGNORE}  # as a job without directions has them
     return {"origin": "problem", "directions": [{**random, "seed": seed} for seed in range(1, axes + 1)]}
-
-
-# ----------------------------------------------------------------------------------------------------
-# What a surface asks of the run that it was read from.
-
-
-def weights_at(surface: Surface, point: Sequence[float]) -> dict[str, Tensor]:
-    """The weights of a point as a state dict of the model: those that its loss was evaluated with.
-
-    Raises:
-        JobError: the surface is of no run, was imported, or the point has not a coordinate for each of its axes.
-    """
-    run, name = located(surface)
-    if len(point) != len(surface.axes):
-        names = ", ".join(axis.name for axis in surface.axes)
-        raise JobError(f"weights: must be given a coordinate for each of {names}, not {len(point)} of them")
-    prepared = prepare(recorded_job(run, LandscapeStore.open(run, name)), reading=True)
-    (landscape,) = prepared.landscapes
-    loaded = LoadedModel(prepared.problem.model, landscape.plan, torch.device("cpu"))
-    directions = [direction.tensors for direction in landscape.directions]
-    weights = loaded.place(landscape.origin, directions, Engine()).state_at(point)
-    model, _ = private_copy(prepared.problem.model)
-    with torch.no_grad():
-        for tensor_name, tensor in targets_of(model).items():
-            if tensor_name in weights:
-                tensor.copy_(weights[tensor_name])
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-
-
-def write_job(surface: Surface, path: str | Path) -> Path:
-    """Write the job file of a landscape, as `Surface.job` says."""
-    run, name = located(surface)
-    file, store = Path(path).absolute(), LandscapeStore.open(run, name)
-    place, spec_fields = find_callback(run, store), {**spec_as_computed(store.record), "name": name}
-    job = job_of({**store.job.whole, "run": run, "problem": place.problem, "landscapes": [spec_fields]})
-    spec, temporary = job.landscapes[0], _is_temporary(run)
-    if temporary and spec.needs_trajectory:
-        raise JobError(
-            f"job: landscape {quoted(name)} is of checkpoints in a run that this process deletes; compute it with "
-            'keep="runs/x", which keeps them'
-        )
-    fields = {"run": f"runs/{file.stem}" if temporary else run, "problem": place.problem}
-    if not isinstance(place.problem, str):
-        packed = file.with_suffix(SUFFIX)
-        pack(job.replace(run=str(session().folder / "packed"), landscapes=[Landscape(name=name, size=(3,))]), packed)
-        fields["problem"] = packed.name
-    beside = {named: f"{file.stem}-{Path(named).name}" for named in spec.named_files() if _is_temporary(named)}
-    for named, copy in beside.items():
-        shutil.copyfile(named, file.with_name(copy))
-    fields |= _written(job, ("run", "problem", "landscapes"))
-    landscape = {"name": name} | with_packed_names(_written(spec, ("name",)), beside, {})
-    text = yaml.safe_dump({**fields, "landscapes": [landscape]}, sort_keys=False, allow_unicode=True)
-    with whole_file(file) as temporary_file:
-        temporary_file.write_text(text, encoding="utf-8")
-    return file
-
-
-def _is_temporary(place: str) -> bool:
-    """Whether a run or a file is deleted with this process."""
-    return Path(place).is_relative_to(session().folder)
-
-
-def _written(value: Any, left_out: Sequence[str]) -> dict[str, Any]:
-    """The fields of a job or a landscape as one writes them: without defaults, and short forms without what they say."""
-    fields: dict[str, Any] = value.model_dump(mode="json", exclude_defaults=True, exclude=set(left_out))
-    if fields.get("trajectory") is not None or fields.get("plane") is not None or fields.get("axes") is not None:
-        fields.pop("directions", None)
-    if "directions" in fields:
-        fields["directions"] = [
-            {"kind": direction.kind, **direction.model_dump(mode="json", exclude_defaults=True)}
-            for direction in value.directions
-        ]
-    for name in ("size", "range"):
-        if isinstance(fields.get(name), list) and len({str(part) for part in fields[name]}) == 1:
-            fields[name] = fields[name][0]
-    return fields

@@ -27,7 +27,7 @@ from landscape.job.landscape_options import Refine
 from landscape.store.commit import finish_move
 from landscape.store.landscape import LandscapeStore
 from landscape.store.levels import Box, Finer, levels_left, refinable
-from landscape.store.results import Run, open_run, writing
+from landscape.store.results import Run, named_landscape, open_run, writing
 from landscape.store.runs import refuse_unwritable
 from landscape.surface.record_parts import LevelRecord
 from landscape.surface.refinement import (
@@ -59,8 +59,8 @@ log = logging.getLogger("landscape")
 
 
 def refine(
-    run: str | Path,
-    name: str,
+    run: str | Path | Surface,
+    name: str | None = None,
     *,
     factor: int = 2,
     box: Box | None = None,
@@ -72,6 +72,8 @@ def refine(
     """Make a landscape of a run finer; interrupted, the same call goes on.
 
     Args:
+        run: the run, or a surface of it.
+        name: the landscape; default: that of the surface.
         factor: 2 or 4: the divisor of its steps.
         box: [low, high] of each axis, widened to whole blocks of 8 cells; default: everywhere.
         problem: the callback; default: the one that the landscape was computed with, by its name.
@@ -88,6 +90,7 @@ def refine(
         Interrupted: the same call goes on.
     """
     finer = Finer(factor, box)
+    run, name = named_landscape(run, name)
     path = open_run(run).path
     refuse_unwritable(path)
     levels_left(path, name, finer)  # so that a refusal leaves no lock in the run

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -28,6 +30,7 @@ from landscape.surface.record_parts import (
 )
 
 CheckState = Literal["holds", "reservation", "fails", "unjudged", "information"]
+WIDTH = 92  # of a line of text on checks
 BATCH_NORM = "10"  # the number of the check of batch-norm statistics
 BY_EVALUATION = ("1", "3", "4")  # centre, spot check, repetition: whether the values are those of the network
 MARKS: dict[CheckState, str] = {"holds": "✓", "reservation": "!", "fails": "✗", "unjudged": "–", "information": " "}
@@ -93,6 +96,15 @@ class Checks:
         joined = {checks[0].number: _join(checks, reason) for reason, checks in by_reason.items()}
         shown = (check for check in self.results if check.state != "unjudged" or check.number in joined)
         return [joined.get(check.number, check) for check in shown]
+
+    def text(self, name: str) -> str:
+        """The verdict on the landscape of this name, and the text of each check, a mark before each."""
+        wrap = partial(textwrap.fill, width=WIDTH, subsequent_indent="   ", break_on_hyphens=False)
+        lines = [wrap(f"{name}: can this picture be trusted? {self.verdict}")]
+        for check in self.told:
+            told = f"{check.text}; {check.remedy}" if check.remedy else check.text
+            lines.append(wrap(told, initial_indent=f" {MARKS[check.state]} "))
+        return "\n".join(lines)
 
     @property
     def fails(self) -> bool:

@@ -489,7 +489,7 @@ class Surface:
         Raises:
             JobError: the surface is of no run, its problem cannot be made again, or the point lacks a coordinate.
         """
-        found: dict[str, Any] = provided("in_memory").weights_at(self, point)
+        found: dict[str, Any] = provided("surface_run").weights_at(self, point)
         return found
 
     def job(self, path: str | Path = "job.yaml") -> Path:
@@ -501,7 +501,7 @@ class Surface:
             JobError: the surface is of no run, was imported, or its problem cannot be packed.
             LandscapeError: the file cannot be written.
         """
-        written: Path = provided("in_memory").write_job(self, path)
+        written: Path = provided("surface_run").write_job(self, path)
         return written
 
     def plot(self, ax: Any = None, kind: str | None = None, **options: Any) -> Any:

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 
 from landscape import Job, Problem, TrajectoryCollector, run
-from landscape.analysis.checks.check import checks_text
 from landscape.analysis.checks.table import check_landscape, keep_checks
 from landscape.recipes.cifar10 import normalise, read_cifar10
 
@@ -151,7 +150,7 @@ def main() -> None:
     found = check_landscape(folder, name, problem=problem)
     spent, grid = time.process_time() - between, between - begin
     keep_checks(folder, name, found)
-    print(checks_text(name, found))
+    print(found.text(name))
     print(f"{sum(each.numel() for each in model.parameters()):,} parameters")
     print(f"evaluations: {found.evaluations} of {given.size**2}, {found.evaluations / given.size**2:.1%}")
     print(f"seconds of the processor: {spent:.1f} of {grid:.1f}, {spent / grid:.1%}")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, partial, wraps
+from functools import cached_property, wraps
 from itertools import product
 from typing import Any, TypeVar
 
@@ -17,7 +16,6 @@ from landscape.analysis.checks.evidence import Evidence, NotJudged, shown_featur
 from landscape.core.grid import Index
 from landscape.core.quantisation import Quantisation
 from landscape.problem.supervised import guessing_of
-from landscape.surface.record_entries import MARKS, Checks
 from landscape.surface.surface import NOT_COMPUTED
 
 SPOTS = 8
@@ -30,7 +28,6 @@ ACTIVATIONS = (
     "a plain forward pass does not round the inputs of layers, since their ranges are those that the evaluation took "
     "at the origin"
 )
-WIDTH = 92
 
 T = TypeVar("T")
 
@@ -172,17 +169,3 @@ def features_beyond_half(context: CheckContext) -> str:
     shown = shown_features(context.evidence.surface)
     reach = max(float(np.abs(axis.coordinates).max()) for axis in context.evidence.surface.axes)
     return shown.name if shown.reach > reach / 2 else ""
-
-
-# -- the results as text -------------------------------------------------------------------------------------
-
-_wrap = partial(textwrap.fill, width=WIDTH, subsequent_indent="   ", break_on_hyphens=False)
-
-
-def checks_text(name: str, checks: Checks) -> str:
-    """The verdict on a landscape, and the text of each check, a mark before each."""
-    lines = [_wrap(f"{name}: can this picture be trusted? {checks.verdict}")]
-    for check in checks.told:
-        text = f"{check.text}; {check.remedy}" if check.remedy else check.text
-        lines.append(_wrap(text, initial_indent=f" {MARKS[check.state]} "))
-    return "\n".join(lines)

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.core.errors import LandscapeError, quoted
+from landscape.core.errors import JobError, LandscapeError, quoted
 from landscape.core.folders import open_folder
 from landscape.core.statistics import ConfidenceInterval
 from landscape.core.text import finite_or_none
 from landscape.model.run_files import MEASURES_FILE, MEASURES_FOLDER, read_measures, refusing_disk_errors
 from landscape.model.run_files import write_measures as write_file
+from landscape.views.prepare.tables import lines_of, samples_measured
 
 # ----------------------------------------------------------------------------------------------------
 # One row of a table of measures: a number with its errors, or the reason why there is none.
@@ -158,6 +159,23 @@ class Measures:
     settings: dict[str, Any]
     entries: dict[str, Entry]
     other: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> dict[str, MeasureRow]:
+        """The rows of the one set of weights that was measured, by their names.
+
+        Raises:
+            JobError: there are several sets; `entries` has the rows of each.
+        """
+        if len(self.entries) != 1:
+            raise JobError(
+                f"rows: must be asked of one set of weights, not {len(self.entries)}; ask entries[LABEL].rows"
+            )
+        return next(iter(self.entries.values())).rows
+
+    def __str__(self) -> str:
+        document = self.document()
+        return "\n".join([samples_measured(document), *lines_of(document)])
 
     def document(self) -> dict[str, Any]:
         """As it stands in measures.json."""

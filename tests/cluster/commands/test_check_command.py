@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from landscape import open_run, run
-from landscape.analysis.checks.check import checks_text
 from landscape.core.errors import JobError
 from landscape.core.files import LocalFolder
 from landscape.core.lock import run_lock
@@ -34,7 +33,7 @@ def test_a_landscape_is_judged_and_what_is_found_is_kept(place, call):
     code, out, _ = call(place, "plane", "--serial")
     kept = open_run(place)["plane"].record.checks
     assert kept is not None
-    assert out == f"{checks_text('plane', kept)}\n"
+    assert out == f"{kept.text('plane')}\n"
     assert f"plane: can this picture be trusted? {kept.verdict}" in " ".join(out.split())
     assert all(len(line) <= 92 for line in out.splitlines())
     assert code == int(kept.fails)

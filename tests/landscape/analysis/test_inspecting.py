@@ -15,7 +15,7 @@ from small_models import ConvNet, conv_problem, make_job
 from torch import Tensor, nn
 
 from landscape import JobError, Problem, open_run, run
-from landscape.analysis.inspection import inspect_point, inspection_text, plain_inspection
+from landscape.analysis.inspection import inspect, inspection_text, plain_inspection
 from landscape.core.errors import NotFoundError
 from landscape.surface.surface import NOT_FINITE
 
@@ -41,7 +41,7 @@ def computed(tmp_path_factory) -> Path:
 def test_the_first_grey_cell_is_told_why_it_is_grey(computed):
     surface = open_run(computed)["wide"]
     row, column = np.argwhere(surface.status == NOT_FINITE)[0]
-    found = inspect_point(computed, "wide", problem=problem)
+    found = inspect(computed, "wide", problem=problem)
     assert found.point == (surface.alpha[column], surface.beta[row])
     assert not math.isfinite(found.loss)
     assert (found.first.layer, found.first.rule) == ("exp()", "tensor_overflow")
@@ -59,14 +59,14 @@ def test_the_loss_is_the_landscapes_to_the_bit_and_so_anywhere(computed):
     surface = open_run(computed)["wide"]
     assert np.isfinite(surface.loss[1, 2])
     for row, column in np.argwhere(surface.status != NOT_FINITE):
-        found = inspect_point(computed, "wide", at=(surface.alpha[column], surface.beta[row]), problem=problem)
+        found = inspect(computed, "wide", at=(surface.alpha[column], surface.beta[row]), problem=problem)
         assert found.loss == surface.loss[row, column]
         assert found.stderr == surface.stderr("loss")[row, column]
         assert found.origin_loss == surface.loss[1, 2]
 
 
 def test_statistics_are_those_of_all_samples_at_once(computed):
-    found = inspect_point(computed, "wide", at=(0, 0), problem=problem, gradients=True)
+    found = inspect(computed, "wide", at=(0, 0), problem=problem, gradients=True)
     model, (inputs, targets), outputs = Exponential(), samples(), {}
     for name, module in model.named_children():
         module.register_forward_hook(lambda _, __, output, name=name: outputs.__setitem__(name, output.detach()))
@@ -89,7 +89,7 @@ def test_statistics_are_those_of_all_samples_at_once(computed):
 
 
 def test_a_point_beyond_the_grid_is_exact_too(computed):
-    found = inspect_point(computed, "wide", at=(55, 7.5), problem=problem)
+    found = inspect(computed, "wide", at=(55, 7.5), problem=problem)
     assert found.first.layer == "exp()"
     assert found.first.layer not in {each.layer for each in found.at_origin}
 
@@ -98,7 +98,7 @@ def test_statistics_taken_anew_have_a_pass_that_does_not_count(tmp_path):
     plane = {"name": "plane", "size": 3, "range": [-0.5, 0.5]}
     job = make_job(tmp_path, conv_problem, [plane], num_samples=29, batch_size=8, batch_norm="recalibrate", tile=2)
     surface = run(job)["plane"]
-    found = inspect_point(tmp_path, "plane", at=(0.5, -0.5), problem=conv_problem, gradients=True)
+    found = inspect(tmp_path, "plane", at=(0.5, -0.5), problem=conv_problem, gradients=True)
     assert found.loss == surface.loss[0, 2]
     layers = {layer.name: layer for layer in found.here.layers}
     assert layers["conv"].statistics.count == 29 * 4 * 16
@@ -134,7 +134,7 @@ def dicts(raises: bool = False) -> Problem:
 
 def test_layers_that_are_called_twice_or_return_no_tensor(tmp_path):
     run(make_job(tmp_path, dicts, [{"name": "line", "size": 3, "directions": [{"kind": "random"}]}], num_samples=23))
-    names = [layer.name for layer in inspect_point(tmp_path, "line", at=[0.5], problem=dicts).here.layers]
+    names = [layer.name for layer in inspect(tmp_path, "line", at=[0.5], problem=dicts).here.layers]
     assert names[:4] == ["twice", "twice #2", "pair[0]", "pair[1]"]
     assert "the model[logits]" in names
 
@@ -143,7 +143,7 @@ def test_user_code_that_raises_is_named_with_its_layer(tmp_path):
     line = {"name": "line", "size": 3, "directions": [{"kind": "random"}]}
     run(make_job(tmp_path, dicts, [line], num_samples=23, engine="eager"))
     with pytest.raises(JobError, match=r"point 500: the network in layer net\.conv raised RuntimeError") as caught:
-        inspect_point(tmp_path, "line", at=[500.0], problem=lambda: dicts(raises=True))
+        inspect(tmp_path, "line", at=[500.0], problem=lambda: dicts(raises=True))
     assert "\n" not in str(caught.value)
 
 
@@ -181,9 +181,7 @@ def test_masks_of_finite_numbers_are_no_fault(tmp_path, model):
     line = {"name": "line", "size": 3, "directions": [{"kind": "random"}], "layers": True}
     done = run(make_job(tmp_path, masked, [line], num_samples=23))
     assert not done["line"].observables["first_layer"].any()
-    (added,) = [
-        layer for layer in inspect_point(tmp_path, "line", at=[0], problem=masked).here.layers if "add" in layer.name
-    ]
+    (added,) = [layer for layer in inspect(tmp_path, "line", at=[0], problem=masked).here.layers if "add" in layer.name]
     assert added.statistics.low <= -1e9
     assert added.unmasked.magnitude < 10
 
@@ -205,7 +203,7 @@ class Forward(nn.Module):
 def test_derivatives_that_are_zero_are_left_alone(tmp_path):
     made = lambda: Problem.supervised(Forward(), samples(), nn.CrossEntropyLoss(), [])  # noqa: E731
     run(make_job(tmp_path, made, [{"name": "line", "size": 3, "directions": [{"kind": "random"}]}], num_samples=23))
-    found = inspect_point(tmp_path, "line", at=[0], problem=made)
+    found = inspect(tmp_path, "line", at=[0], problem=made)
     assert found.findings == ()
     assert "linear" in [layer.name for layer in found.here.layers]
 
@@ -236,7 +234,7 @@ class AllMasked(Halved):
 def test_a_logarithm_of_zeros_that_nothing_takes_up_is_a_fault(tmp_path, model, layer):
     broken = lambda: Problem.supervised(model(), samples(), nn.CrossEntropyLoss(), [])  # noqa: E731
     run(make_job(tmp_path, broken, [{"name": "line", "size": 3, "directions": [{"kind": "random"}]}], num_samples=23))
-    found = inspect_point(tmp_path, "line", at=[0], problem=broken)
+    found = inspect(tmp_path, "line", at=[0], problem=broken)
     assert (found.first.layer, found.first.rule) == (layer, "tensor_overflow")
     assert [each.layer for each in found.findings if each.layer.startswith("log()")] == [layer]
 
@@ -251,7 +249,7 @@ class InPlace(Halved):
 def test_an_operation_that_overwrites_what_it_was_given_is_a_fault_too(tmp_path):
     broken = lambda: Problem.supervised(InPlace(), samples(), nn.CrossEntropyLoss(), [])  # noqa: E731
     run(make_job(tmp_path, broken, [{"name": "line", "size": 3, "directions": [{"kind": "random"}]}], num_samples=23))
-    found = inspect_point(tmp_path, "line", at=[0], problem=broken)
+    found = inspect(tmp_path, "line", at=[0], problem=broken)
     assert next(each.layer for each in found.findings if each.rule == "tensor_overflow") == "mul() #2"
 
 
@@ -267,7 +265,7 @@ class InPlaceMask(Halved):
 def test_masks_of_infinities_are_no_fault(tmp_path, model):
     masked = lambda: Problem.supervised(model(), samples(), nn.CrossEntropyLoss(), [])  # noqa: E731
     run(make_job(tmp_path, masked, [{"name": "line", "size": 3, "directions": [{"kind": "random"}]}], num_samples=23))
-    found = inspect_point(tmp_path, "line", at=[0], problem=masked)
+    found = inspect(tmp_path, "line", at=[0], problem=masked)
     assert found.findings == ()
     assert {layer.name: layer.statistics.infinite > 0 for layer in found.here.layers}["add()"]
 
@@ -291,15 +289,15 @@ def test_masks_of_infinities_are_no_fault(tmp_path, model):
 )
 def test_what_cannot_be_inspected_is_refused_in_a_line(computed, options, message):
     with pytest.raises(JobError, match=message) as caught:
-        inspect_point(computed, "wide", **{"problem": problem, "at": (0, 0)} | options)
+        inspect(computed, "wide", **{"problem": problem, "at": (0, 0)} | options)
     assert "\n" not in str(caught.value)
 
 
 def test_a_run_on_a_disk_that_is_mounted_read_only_is_inspected(computed, monkeypatch):
     monkeypatch.setattr("landscape.core.files.LocalFolder.refuse_unwritable", lambda folder: pytest.fail("written"))
-    assert inspect_point(computed, "wide", at=(0, 0), problem=problem).point == (0, 0)
+    assert inspect(computed, "wide", at=(0, 0), problem=problem).point == (0, 0)
 
 
 def test_a_landscape_that_is_not_there_is_told(computed):
     with pytest.raises(NotFoundError, match="did you mean 'wide'"):
-        inspect_point(computed, "wid", problem=problem)
+        inspect(computed, "wid", problem=problem)

@@ -14,7 +14,7 @@ from torch import nn
 
 from cluster.commands.planning import plan_job, plan_text
 from landscape import Job, JobError, Problem, extend, open_run, refine, run
-from landscape.analysis.inspection import inspect_point
+from landscape.analysis.inspection import inspect
 from landscape.core.errors import Interrupted
 from landscape.views.draw.figure import figure
 
@@ -50,7 +50,7 @@ def test_each_point_says_what_inspecting_it_says(computed):
     assert record.weights[:2] == ("fc1.weight", "fc1.bias")
     broken = set()
     for row, column in list(np.ndindex(surface.loss.shape))[2::3]:
-        found = inspect_point(computed, "map", at=(surface.alpha[column], surface.beta[row]), problem=problem)
+        found = inspect(computed, "map", at=(surface.alpha[column], surface.beta[row]), problem=problem)
         layers = [None, *record.names]
         first = (found.findings or (None,))[0]
         expected = (None, None) if first is None else (first.layer, first.rule)

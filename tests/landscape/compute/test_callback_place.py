@@ -13,7 +13,7 @@ from object_stores import new_url, s3_server, use
 from packed_scene import PLANE, members_of, small_file, small_problem
 
 from landscape import Job, Problem, run
-from landscape.analysis.inspection import inspect_point
+from landscape.analysis.inspection import inspect
 from landscape.compute.extend import extend
 from landscape.compute.prepare import prepare
 from landscape.compute.recorded_job import recorded_job
@@ -82,7 +82,7 @@ def test_the_folder_that_the_job_was_sent_from_is_recorded_and_taken_once_the_ot
     assert recorded_job(sent.run, sent.store).folder == sent.home
     prepared = prepare(recorded_job(sent.run, sent.store), reading=True)
     assert prepared.landscapes[0].identity == sent.store.identity.whole
-    assert inspect_point(sent.run, "plane").loss == sent.store.read_surface().loss[1, 1]
+    assert inspect(sent.run, "plane").loss == sent.store.read_surface().loss[1, 1]
 
 
 def test_a_callback_that_is_nowhere_is_refused_with_both_folders_and_the_remedy(sent, tmp_path):
@@ -123,7 +123,7 @@ def test_a_job_that_was_sent_leaves_a_packed_copy_from_which_any_machine_answers
     job = recorded_job(sent.run, sent.store)
     assert job.problem == str(moved / copy.file)
     assert prepare(job, reading=True).landscapes[0].identity == sent.store.identity.whole
-    assert inspect_point(sent.run, "plane").loss == before[1, 1]
+    assert inspect(sent.run, "plane").loss == before[1, 1]
     assert "not on this machine: the packed copy of the problem in the run serves instead" in caplog.text
     more = extend(sent.run, "plane", ranges=[(-2, 2)])["plane"]
     assert np.array_equal(more.loss[1:-1, 1:-1], before)

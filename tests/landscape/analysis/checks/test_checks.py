@@ -15,7 +15,6 @@ from small_models import make_job, wandering, write_trajectory
 from torch import Tensor, nn
 
 from landscape import Problem, run
-from landscape.analysis.checks.check import checks_text
 from landscape.analysis.checks.table import check_landscape
 from landscape.surface.record_entries import Checks
 
@@ -242,7 +241,7 @@ def test_a_mutant_fires_its_check(name, sound, tmp_path):
     mutant = MUTANTS[name]
     make = partial(bowl, **mutant.problem)
     found = judged(tmp_path, make, {**PLANE, **mutant.spec}, mutant.damage, deep=mutant.number == "9", **mutant.job)
-    assert fired(found, sound) == mutant.fires, checks_text("a", found)
+    assert fired(found, sound) == mutant.fires, found.text("a")
     assert mutant.number in mutant.fires
 
 
@@ -273,7 +272,7 @@ def healthy(trained, tmp_path_factory: pytest.TempPathFactory) -> Checks:
 
 
 def test_a_trained_classifier_has_no_fault(healthy):
-    assert not healthy.fails, checks_text("a", healthy)
+    assert not healthy.fails, healthy.text("a")
 
 
 CLASSIFIERS = {
@@ -289,7 +288,7 @@ def test_a_mutant_of_the_classifier_fires_its_check(name, healthy, trained, tmp_
     number, fires, changes, spec, job = CLASSIFIERS[name]
     make = partial(classifier, trained, **changes)
     found = judged(tmp_path, make, {**PLANE, "range": [-0.5, 0.5], **spec}, **job)
-    assert fired(found, healthy) == fires, checks_text("a", found)
+    assert fired(found, healthy) == fires, found.text("a")
     assert number in fires
 
 

@@ -11,7 +11,6 @@ from small_models import Counter, Quadratic, conv_problem, make_job, quadratic_p
 
 from cluster.runtime.status import run_status, status_text
 from landscape import Problem, import_surface, open_run, run
-from landscape.analysis.checks.check import checks_text
 from landscape.analysis.checks.table import CHECKS, check_landscape, keep_checks
 from landscape.core.errors import Interrupted, JobError, NotFoundError
 from landscape.store.landscape import LandscapeStore
@@ -146,7 +145,7 @@ def test_the_default_checks_cost_a_tenth_of_a_grid_of_41(tmp_path):
     counter.calls = 0
     checks = check_landscape(tmp_path, "a", problem=problem)
     assert counter.calls <= checks.evaluations <= 0.1 * 41**2
-    assert f"{checks.evaluations} evaluations" in checks_text("a", checks)
+    assert f"{checks.evaluations} evaluations" in checks.text("a")
 
 
 def test_what_is_found_stays_with_the_landscape_and_changes_no_value(tmp_path):

@@ -7,7 +7,6 @@ from small_models import conv_problem, make_job
 
 from landscape import run
 from landscape.analysis.checks import evaluations
-from landscape.analysis.checks.check import checks_text
 from landscape.analysis.checks.table import check_landscape
 from landscape.surface.record_entries import Check
 
@@ -47,7 +46,7 @@ def test_values_of_a_network_that_is_not_rounded_are_found(tmp_path, monkeypatch
 def test_rounded_activations_have_no_plain_forward_pass_and_a_reason_is_told_once(tmp_path):
     found = checked(tmp_path, {"bits": 8, "activations": "calibrated"})
     assert found["4"].state == "holds"
-    text = " ".join(checks_text("a", check_landscape(tmp_path, "a", problem=conv_problem)).split())
+    text = " ".join(check_landscape(tmp_path, "a", problem=conv_problem).text("a").split())
     assert "– centre, spot check: a plain forward pass does not round the inputs of layers" in text
     assert "– curvature, centre cell, hidden: the loss of rounded weights has steps" in text
     assert text.count("rounded weights has steps") == text.count("does not round the inputs") == 1

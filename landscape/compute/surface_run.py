@@ -1,0 +1,102 @@
+"""What a surface asks of the run that it was read from: the weights at a point, and its job file."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+
+from landscape.compute.callback_place import find_callback, with_packed_names
+from landscape.compute.in_memory import session
+from landscape.compute.pack import pack
+from landscape.compute.prepare import prepare
+from landscape.compute.recorded_job import job_of, recorded_job
+from landscape.core.errors import JobError, quoted
+from landscape.core.files import whole_file
+from landscape.core.plan import Engine
+from landscape.evaluation.model_state import private_copy
+from landscape.evaluation.running_model import LoadedModel
+from landscape.evaluation.weights import targets_of
+from landscape.job.landscape import Landscape
+from landscape.job.reading import spec_as_computed
+from landscape.model.packed_file import SUFFIX
+from landscape.store.landscape import LandscapeStore
+from landscape.store.results import located
+from landscape.surface.surface import Surface
+
+
+def weights_at(surface: Surface, point: Sequence[float]) -> dict[str, Tensor]:
+    """The weights of a point as a state dict of the model: those that its loss was evaluated with.
+
+    Raises:
+        JobError: the surface is of no run, was imported, or the point has not a coordinate for each of its axes.
+    """
+    run, name = located(surface)
+    if len(point) != len(surface.axes):
+        names = ", ".join(axis.name for axis in surface.axes)
+        raise JobError(f"weights: must be given a coordinate for each of {names}, not {len(point)} of them")
+    prepared = prepare(recorded_job(run, LandscapeStore.open(run, name)), reading=True)
+    (landscape,) = prepared.landscapes
+    loaded = LoadedModel(prepared.problem.model, landscape.plan, torch.device("cpu"))
+    directions = [direction.tensors for direction in landscape.directions]
+    weights = loaded.place(landscape.origin, directions, Engine()).state_at(point)
+    model, _ = private_copy(prepared.problem.model)
+    with torch.no_grad():
+        for tensor_name, tensor in targets_of(model).items():
+            if tensor_name in weights:
+                tensor.copy_(weights[tensor_name])
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def write_job(surface: Surface, path: str | Path) -> Path:
+    """Write the job file of a landscape, as `Surface.job` says."""
+    run, name = located(surface)
+    file, store = Path(path).absolute(), LandscapeStore.open(run, name)
+    place, spec_fields = find_callback(run, store), {**spec_as_computed(store.record), "name": name}
+    job = job_of({**store.job.whole, "run": run, "problem": place.problem, "landscapes": [spec_fields]})
+    spec, temporary = job.landscapes[0], _is_temporary(run)
+    if temporary and spec.needs_trajectory:
+        raise JobError(
+            f"job: landscape {quoted(name)} is of checkpoints in a run that this process deletes; compute it with "
+            'keep="runs/x", which keeps them'
+        )
+    fields = {"run": f"runs/{file.stem}" if temporary else run, "problem": place.problem}
+    if not isinstance(place.problem, str):
+        packed = file.with_suffix(SUFFIX)
+        pack(job.replace(run=str(session().folder / "packed"), landscapes=[Landscape(name=name, size=(3,))]), packed)
+        fields["problem"] = packed.name
+    beside = {named: f"{file.stem}-{Path(named).name}" for named in spec.named_files() if _is_temporary(named)}
+    for named, copy in beside.items():
+        shutil.copyfile(named, file.with_name(copy))
+    fields |= _written(job, ("run", "problem", "landscapes"))
+    landscape = {"name": name} | with_packed_names(_written(spec, ("name",)), beside, {})
+    text = yaml.safe_dump({**fields, "landscapes": [landscape]}, sort_keys=False, allow_unicode=True)
+    with whole_file(file) as temporary_file:
+        temporary_file.write_text(text, encoding="utf-8")
+    return file
+
+
+def _is_temporary(place: str) -> bool:
+    """Whether a run or a file is deleted with this process."""
+    return Path(place).is_relative_to(session().folder)
+
+
+def _written(value: Any, left_out: Sequence[str]) -> dict[str, Any]:
+    """The fields of a job or a landscape as one writes them, without defaults and what short forms stand for."""
+    fields: dict[str, Any] = value.model_dump(mode="json", exclude_defaults=True, exclude=set(left_out))
+    if fields.get("trajectory") is not None or fields.get("plane") is not None or fields.get("axes") is not None:
+        fields.pop("directions", None)
+    if "directions" in fields:
+        fields["directions"] = [
+            {"kind": direction.kind, **direction.model_dump(mode="json", exclude_defaults=True)}
+            for direction in value.directions
+        ]
+    for name in ("size", "range"):
+        if isinstance(fields.get(name), list) and len({str(part) for part in fields[name]}) == 1:
+            fields[name] = fields[name][0]
+    return fields
