@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from landscape.analysis.connect.connect import Connection, connect
+from landscape.analysis.connect.connect import Connection
 from landscape.analysis.connect.curve import Bend, BendTraining, train_bend
 from landscape.analysis.connect.matching import Matched, match_weights
 
-__all__ = ["Bend", "BendTraining", "Connection", "Matched", "connect", "match_weights", "train_bend"]
+__all__ = ["Bend", "BendTraining", "Connection", "Matched", "match_weights", "train_bend"]

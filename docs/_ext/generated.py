@@ -30,6 +30,15 @@ WRITTEN = re.compile(r"(?<=<!-- written by docs/_ext/generated.py -->\n\n).*?(?=
 DOCUMENTED = re.compile(r"^<!-- documented: (.+) -->$", re.MULTILINE)
 # What belongs together on the page of the Python interface; every public name of `landscape` stands in one of these.
 GROUPS = {
+    "A model in memory": (
+        "landscape.plane",
+        "landscape.line",
+        "landscape.volume",
+        "landscape.between",
+        "landscape.path",
+        "landscape.sharpness",
+        "cluster.plane",
+    ),
     "Compute": ("landscape.run", "landscape.extend", "landscape.refine", "cluster.run", "landscape.Limits"),
     "Describe": (
         "landscape.Problem",
@@ -44,6 +53,7 @@ GROUPS = {
         "landscape.CollectLandscape",
         "landscape.read_job",
     ),
+    "Ask": ("landscape.check", "landscape.measure", "landscape.compare", "landscape.inspect"),
     "Read": (
         "landscape.open_run",
         "landscape.Run",
@@ -73,7 +83,7 @@ GROUPS = {
         "landscape.curvature.half_sample_bracket",
     ),
     "Connect": (
-        "landscape.connectivity.connect",
+        "landscape.connect",
         "landscape.connectivity.train_bend",
         "landscape.connectivity.match_weights",
         "landscape.connectivity.BendTraining",
@@ -91,6 +101,7 @@ GROUPS = {
     "Draw": ("landscape.views.figure", "landscape.views.compare", "landscape.views.compare_figures"),
     "Collect": ("landscape.TrajectoryCollector", "landscape.import_checkpoints", "landscape.read_trajectory"),
     "Tidy": (
+        "landscape.pack",
         "landscape.list_runs",
         "landscape.remove_landscape",
         "landscape.remove_run",
@@ -101,6 +112,14 @@ GROUPS = {
     ),
     "Errors": ("landscape.LandscapeError", "landscape.JobError", "landscape.NotFoundError"),
     "What these give and take": (
+        "landscape.analysis.inspection.Inspection",
+        "landscape.analysis.measures.comparison.Comparison",
+        "landscape.analysis.measures.document.Measures",
+        "landscape.analysis.measures.document.MeasureRow",
+        "landscape.analysis.quantised.QuantisedComparison",
+        "landscape.compute.pack.PackResult",
+        "landscape.connectivity.Connection",
+        "landscape.surface.record_entries.Checks",
         "landscape.training.distributed.Share",
         "landscape.model.snapshots.Trajectory",
         "landscape.model.snapshots.Snapshot",
@@ -115,6 +134,7 @@ GROUPS = {
         "cluster.driver.schedule.Policy",
     ),
 }
+MOST_ARGUMENTS = 13  # in a line of a table
 # Headings of the parts of a job, in the order of the page; a part without one comes last, under the name of its class.
 PARTS = {
     "Job": "Fields of a job",
@@ -182,7 +202,8 @@ def _parameters(value: Any) -> str:
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not keywords:
             shown, keywords = [*shown, "*"], True
         shown.append(marks.get(parameter.kind, "") + parameter.name)
-    return f"({', '.join(shown)})"
+    more = [*shown[:MOST_ARGUMENTS], "…"] if len(shown) > MOST_ARGUMENTS + 5 else shown
+    return f"({', '.join(more)})"
 
 
 def _documented(group: str) -> str:

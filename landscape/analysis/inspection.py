@@ -22,8 +22,8 @@ from landscape.evaluation.layers import LayersSeen
 from landscape.model.layer_rules import RULES, LayerFinding, Tensors, asked_rules
 from landscape.model.layer_statistics import ValueStatistics
 from landscape.model.layer_watch import WatchedLayer
-from landscape.store.landscape import LandscapeStore
-from landscape.store.results import named_landscape, open_run
+from landscape.store.landscape import LandscapeStore, named_landscape
+from landscape.store.results import open_run
 from landscape.surface.surface import NOT_FINITE, Surface
 
 EVALUATIONS = 12  # two points, each watched, with gradients

@@ -30,7 +30,8 @@ from landscape.core.errors import JobError, LandscapeError, quoted
 from landscape.core.progress import show_progress
 from landscape.job.job import Job
 from landscape.model.snapshots import read_trajectory
-from landscape.store.results import Run, located, open_run
+from landscape.store.landscape import located
+from landscape.store.results import Run, open_run
 from landscape.surface.record_entries import Checks
 from landscape.surface.surface import Surface
 

@@ -26,12 +26,11 @@ from landscape.core.lock import living_measurement
 from landscape.core.validation import check_whole
 from landscape.job.job import Job
 from landscape.store.commit import finish_move
-from landscape.store.landscape import LandscapeStore
+from landscape.store.landscape import LandscapeStore, named_landscape
 from landscape.store.levels import why_incomplete
 from landscape.store.results import (
     Run,
     extension_name,
-    named_landscape,
     open_run,
     remove_landscape,
     replace_landscape,

@@ -159,8 +159,8 @@ class Session:
     """What this process has computed without `keep`: the folder of the runs, and the names of their landscapes."""
 
     folder: Path
-    names: dict[str, str] = field(default_factory=dict)
-    """The landscape of each call, by the digest of all that it was given but its data."""
+    names: dict[str, list[str]] = field(default_factory=dict)
+    """The landscapes of each call, the last one first, by the digest of all that it was given but its data."""
 
 
 @cache
@@ -209,8 +209,8 @@ def _with_files(value: Any, run: str, role: str) -> Any:
 # The options of all calls: those of a landscape, those of a job, and where and how it is computed.
 
 NOT_OPTIONS = ("run", "problem", "landscapes", "collect_landscape", "name", "like")
-JOB_OPTIONS = tuple(name for name in Job.model_fields if name not in NOT_OPTIONS)
-LANDSCAPE_OPTIONS = tuple(name for name in Landscape.model_fields if name not in NOT_OPTIONS)
+OF_JOB = tuple(name for name in Job.model_fields if name not in NOT_OPTIONS)
+OF_LANDSCAPE = tuple(name for name in Landscape.model_fields if name not in NOT_OPTIONS)
 
 
 def _options(function: F) -> F:
@@ -218,7 +218,7 @@ def _options(function: F) -> F:
     own = inspect.signature(function)
     listed = {
         name: model.model_fields[name]
-        for model, names in ((Landscape, LANDSCAPE_OPTIONS), (Job, JOB_OPTIONS))
+        for model, names in ((Landscape, OF_LANDSCAPE), (Job, OF_JOB))
         for name in names
         if name not in own.parameters
     }
@@ -261,8 +261,8 @@ class Call:
 
     def __post_init__(self) -> None:
         for name in self.options:
-            if name not in (*JOB_OPTIONS, *LANDSCAPE_OPTIONS):
-                known = nearest(name, [*LANDSCAPE_OPTIONS, *JOB_OPTIONS])
+            if name not in (*OF_JOB, *OF_LANDSCAPE):
+                known = nearest(name, [*OF_LANDSCAPE, *OF_JOB])
                 raise JobError(f"{self.function}: unknown option {quoted(name)}; {known}")
 
     def run_path(self, folder: str = "run") -> str:
@@ -285,8 +285,8 @@ class Call:
         """
         given = {name: value for name, value in self.options.items() if value is not None}
         fields = _with_files({**defaults, **given}, run, self.function)
-        spec = {name: value for name, value in fields.items() if name in LANDSCAPE_OPTIONS}
-        of_job = {name: value for name, value in fields.items() if name in JOB_OPTIONS}
+        spec = {name: value for name, value in fields.items() if name in OF_LANDSCAPE}
+        of_job = {name: value for name, value in fields.items() if name in OF_JOB}
         if self.keep is not None:
             of_job.setdefault("packed_copy", True)  # so that commands can evaluate it when this process has ended
         callback = ProblemInMemory(self.problem)
@@ -302,7 +302,8 @@ class Call:
                     raise
                 continue
             remember_problem(run, name, callback)
-            session().names[key] = name
+            known = session().names.setdefault(key, [])
+            session().names[key] = [name, *(other for other in known if other != name)]
             return surface
         raise AssertionError("a free name is among those tried")
 
@@ -314,8 +315,7 @@ class Call:
         numbered = [first, *(f"{first}-{number}" for number in range(2, len(taken) + 2))]
         free = next(name for name in numbered if name not in taken)
         known = [name for name in numbered if name in taken] if self.keep is not None else []
-        before = session().names.get(key)
-        return list(dict.fromkeys([*([] if before is None else [before]), *known, free]))
+        return list(dict.fromkeys([*session().names.get(key, []), *known, free]))
 
     def _compute(self, job: Job, name: str) -> Surface:
         """The surface; after an interruption, with the points that are there."""
@@ -343,8 +343,8 @@ def job_in_memory(
         JobError: as for `plane`; also an option of landscapes.
     """
     for name in options:
-        if name not in JOB_OPTIONS:
-            raise JobError(f"{function}: unknown option {quoted(name)}; {nearest(name, JOB_OPTIONS)}")
+        if name not in OF_JOB:
+            raise JobError(f"{function}: unknown option {quoted(name)}; {nearest(name, OF_JOB)}")
     call = Call(function, problem_of(model, data, loss, metrics), {}, keep)
     run = call.run_path(state_digest(state_of(call.problem.model))[:16])
     return Job(run=run, problem=ProblemInMemory(call.problem), **options)
@@ -486,7 +486,8 @@ def path(
         of_itself = [locate(run, Path.cwd()) for run in runs] == [kept]
         return call.surface(kept, **({"trajectory": "all"} if of_itself else {"paths": runs}))
     files = _checkpoint_files(checkpoints, unit or "epoch")
-    run = call.run_path(digest([state_digest(load_weights(file, again=True)) for file in files])[:16])
+    named = [(file.name, state_digest(load_weights(file, again=True))) for file in files]
+    run = call.run_path(digest([unit, *named])[:16])
     import_checkpoints(files, run, unit)  # type: ignore[arg-type]
     return call.surface(run, trajectory="all")
 

@@ -25,9 +25,9 @@ from landscape.evaluation.tuning.choices import Limits
 from landscape.job.job import Job
 from landscape.job.landscape_options import Refine
 from landscape.store.commit import finish_move
-from landscape.store.landscape import LandscapeStore
+from landscape.store.landscape import LandscapeStore, named_landscape
 from landscape.store.levels import Box, Finer, levels_left, refinable
-from landscape.store.results import Run, named_landscape, open_run, writing
+from landscape.store.results import Run, open_run, writing
 from landscape.store.runs import refuse_unwritable
 from landscape.surface.record_parts import LevelRecord
 from landscape.surface.refinement import (

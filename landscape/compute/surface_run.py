@@ -25,8 +25,7 @@ from landscape.evaluation.weights import targets_of
 from landscape.job.landscape import Landscape
 from landscape.job.reading import spec_as_computed
 from landscape.model.packed_file import SUFFIX
-from landscape.store.landscape import LandscapeStore
-from landscape.store.results import located
+from landscape.store.landscape import LandscapeStore, located
 from landscape.surface.surface import Surface
 
 

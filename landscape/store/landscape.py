@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -439,3 +440,34 @@ class LandscapeStore:
             return replace(surface, levels=tuple(level.read_surface() for level in self.levels()))
         finally:  # also after an error, which the change may have caused
             runs.refuse_moved(self._folder, self.name, self.path, self.record, self.level)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The landscape that a caller names by a surface of it.
+
+
+def named_landscape(run: str | Path | Surface, name: str | None) -> tuple[str | Path, str]:
+    """The run and the name of a landscape that a caller names so, or by a surface of it.
+
+    Raises:
+        JobError: there is no name, or the surface was not read from a run.
+    """
+    if isinstance(run, Surface):
+        place, own = located(run)
+        return place, name or own
+    if name is None:
+        raise JobError("name: must be given with a run: that of a landscape; or give a surface in place of the run")
+    return run, name
+
+
+def located(surface: Surface) -> tuple[str, str]:
+    """The run and the name of the landscape that a surface was read from.
+
+    Raises:
+        JobError: the surface was not read from a run.
+    """
+    if surface.run is None:
+        raise JobError(
+            f"surface: {quoted(surface.name)} must be of a run, and was made by hand; read it by open_run(RUN)[NAME]"
+        )
+    return surface.run, surface.name

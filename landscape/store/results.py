@@ -168,33 +168,6 @@ def _run_named_in(file: str | Path) -> str:
         return "name the run that a job has written"
 
 
-def named_landscape(run: str | Path | Surface, name: str | None) -> tuple[str | Path, str]:
-    """The run and the name of a landscape that a caller names so, or by a surface of it.
-
-    Raises:
-        JobError: there is no name, or the surface was not read from a run.
-    """
-    if isinstance(run, Surface):
-        place, own = located(run)
-        return place, name or own
-    if name is None:
-        raise JobError("name: must be given with a run: that of a landscape; or give a surface in place of the run")
-    return run, name
-
-
-def located(surface: Surface) -> tuple[str, str]:
-    """The run and the name of the landscape that a surface was read from.
-
-    Raises:
-        JobError: the surface was not read from a run.
-    """
-    if surface.run is None:
-        raise JobError(
-            f"surface: {quoted(surface.name)} must be of a run, and was made by hand; read it by open_run(RUN)[NAME]"
-        )
-    return surface.run, surface.name
-
-
 # ----------------------------------------------------------------------------------------------------
 # Landscapes removed, renamed and replaced, by a caller that holds the run's lock.
 
