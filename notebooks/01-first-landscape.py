@@ -11,13 +11,11 @@
 # studies but the choice of images; replace model, data and loop by yours.
 
 # %%
-from functools import partial
-
 import torch
 from torch import nn
 
-from landscape import Job, Problem, TrajectoryCollector, run
-from landscape.analysis.checks.table import check_landscape
+import landscape
+from landscape import TrajectoryCollector
 from landscape.surface.record_entries import MARKS
 from studies import pictures
 from studies.data import handwriting
@@ -54,33 +52,26 @@ held_out = (model(images.held_out[0]).argmax(1) == images.held_out[1]).float().m
 print(f"held-out accuracy {held_out:.1%} after {epochs} epochs")
 
 # %% [markdown]
-# ## The problem and the job
+# ## Two landscapes
 #
-# The *problem* is the model, the data and what to measure. The *job* says what to compute: here a plane of two random directions around the trained
-# weights, and the plane that the path of training lies in best.
+# A plane of two random directions around the trained weights, and the plane that the path of training lies in best. `keep` makes them landscapes of the
+# run that the collector has begun, for `landscape view` and every other command; without it they last as long as this notebook.
 
 # %%
-job = Job(
-    run=str(folder),
-    problem=partial(Problem.supervised, model, (inputs, labels), metrics=["accuracy"]),
-    num_samples=choose(512, 64),
-    landscapes=[
-        {"name": "around", "origin": "last", "size": choose(31, 7)},
-        {"name": "path", "trajectory": "all", "size": choose(31, 7)},
-    ],
-)
-computed = run(job)
-print(list(computed), "computed, of", computed["around"].record.samples_in_words, "samples")
+asked = {"num_samples": choose(512, 64), "size": choose(31, 7), "keep": folder, "progress": False}
+around = landscape.plane(model, (inputs, labels), "cross_entropy", **asked)
+path = landscape.path(model, folder, (inputs, labels), "cross_entropy", **asked)
+print(around, path, sep="\n")
 
 # %%
-pictures.planes({"around the trained weights": computed["around"], "along the path": computed["path"]}, shared=False)
+pictures.planes({"around the trained weights": around, "along the path": path}, shared=False)
 
 # %% [markdown]
-# In JupyterLab, VS Code and Colab the last line `computed["around"]` shows the same landscape as a live figure, and `landscape view` serves the page
+# In JupyterLab, VS Code and Colab a cell that ends with `around` shows the same landscape as a live figure, and `landscape view` serves the page
 # of the whole run. Here is the surface as a picture, which GitHub draws as well:
 
 # %%
-pictures.planes({"around the trained weights": computed["around"]}, kind="surface")
+pictures.planes({"around the trained weights": around}, kind="surface")
 
 # %% [markdown]
 # ## Can it be trusted?
@@ -89,5 +80,5 @@ pictures.planes({"around the trained weights": computed["around"]}, kind="surfac
 # has no mark is told for your information.
 
 # %%
-checks = check_landscape(folder, "around", problem=job.problem)
+checks = landscape.check(around)[around.name]
 Table.of(("", "check", "what was found"), *((MARKS[check.state], check.name, check.text) for check in checks.results))

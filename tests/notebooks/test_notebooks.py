@@ -56,8 +56,8 @@ def test_small_studies_are_executed(own_kernel):
         assert "scikit-learn's digits" in said, f"{source.name}: outputs say which data they are of"
 
 
-def test_there_are_seven():
-    assert [source.name[:2] for source in SOURCES] == [f"0{number}" for number in range(1, 8)]
+def test_there_are_eight():
+    assert [source.name[:2] for source in SOURCES] == [f"0{number}" for number in range(1, 9)]
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=names)
