@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from landscape.compute.extend import extend
     from landscape.compute.in_memory import between, line, path, plane, volume
     from landscape.compute.pack import pack
+    from landscape.compute.planning import plan
     from landscape.compute.refine import refine, run
     from landscape.core.errors import JobError, LandscapeError, NotFoundError
     from landscape.evaluation.tuning.choices import Limits
@@ -50,6 +51,7 @@ _HOMES = {
     "compute.extend": ("extend",),
     "compute.in_memory": ("between", "line", "path", "plane", "volume"),
     "compute.pack": ("pack",),
+    "compute.planning": ("plan",),
     "compute.refine": ("run", "refine"),
     "core.errors": ("JobError", "LandscapeError", "NotFoundError"),
     "evaluation.tuning.choices": ("Limits",),
@@ -117,6 +119,7 @@ __all__ = [
     "open_run",
     "pack",
     "path",
+    "plan",
     "plane",
     "read_job",
     "read_trajectory",

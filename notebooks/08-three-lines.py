@@ -27,7 +27,7 @@ asked = {"size": choose(17, 5), "num_samples": choose(128, 32), "progress": Fals
 # %%
 example = six_models.cnn(images)
 cnn = landscape.plane(example.model, example.data, "cross_entropy", **asked)
-cnn
+axes = cnn.plot()
 
 # %%
 example = six_models.resnet(images)

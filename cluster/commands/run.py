@@ -139,11 +139,11 @@ def plan(job: Path, *, run: str | None = None, workers: MaybeWhole = None, json:
     workers
         How many workers to estimate for.
     """
-    from cluster.commands.planning import plan_job, plan_text
+    from landscape.compute.planning import plan as plan_of
 
     with divert_stdout():
-        planned = plan_job(read_bound_job(job, run=run), check_workers(workers))
-    show(planned, json, plan_text(planned))
+        planned = plan_of(read_bound_job(job, run=run), check_workers(workers))
+    show(planned.document, json, str(planned))
 
 
 # ----------------------------------------------------------------------------------------------------

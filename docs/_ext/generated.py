@@ -39,7 +39,14 @@ GROUPS = {
         "landscape.sharpness",
         "cluster.plane",
     ),
-    "Compute": ("landscape.run", "landscape.extend", "landscape.refine", "cluster.run", "landscape.Limits"),
+    "Compute": (
+        "landscape.run",
+        "landscape.plan",
+        "landscape.extend",
+        "landscape.refine",
+        "cluster.run",
+        "landscape.Limits",
+    ),
     "Describe": (
         "landscape.Problem",
         "landscape.Job",
@@ -118,6 +125,7 @@ GROUPS = {
         "landscape.analysis.measures.document.MeasureRow",
         "landscape.analysis.quantised.QuantisedComparison",
         "landscape.compute.pack.PackResult",
+        "landscape.compute.planning.JobPlan",
         "landscape.connectivity.Connection",
         "landscape.surface.record_entries.Checks",
         "landscape.training.distributed.Share",

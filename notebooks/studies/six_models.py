@@ -32,7 +32,7 @@ def _train(model: nn.Module, loss: Callable[[int], Tensor], steps: int, rate: fl
     optimizer = torch.optim.Adam(trained, rate)
     for step in range(steps):
         optimizer.zero_grad()
-        loss(step).backward()
+        loss(step).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return model
 
@@ -71,7 +71,8 @@ class Grey(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The outputs for images [n, 1, height, width]."""
-        return self.network(x.expand(-1, 3, -1, -1))
+        outputs: Tensor = self.network(x.expand(-1, 3, -1, -1))
+        return outputs
 
 
 def resnet(images: StudyData) -> Example:
@@ -95,7 +96,8 @@ class GPT(nn.Module):
         """The logits [n, length, vocabulary] of each next character."""
         length = tokens.shape[1]
         mask = torch.full((length, length), -torch.inf).triu(1)
-        return self.head(self.blocks(self.words(tokens) + self.places(torch.arange(length)), mask))
+        logits: Tensor = self.head(self.blocks(self.words(tokens) + self.places(torch.arange(length)), mask))
+        return logits
 
 
 def _characters(length: int = 32) -> tuple[Tensor, int]:
@@ -153,7 +155,8 @@ class GraphNetwork(nn.Module):
         for layer in (self.first, self.second):
             x = torch.tanh(layer(x + torch.zeros_like(x).index_add(0, edges[1], x[edges[0]])))
         sums = torch.zeros(count, x.shape[1], dtype=x.dtype).index_add(0, graph, x)
-        return self.out(sums / torch.bincount(graph, minlength=count)[:, None])
+        logits: Tensor = self.out(sums / torch.bincount(graph, minlength=count)[:, None])
+        return logits
 
 
 def _make_graphs(count: int) -> list[tuple[Tensor, Tensor, int]]:
@@ -190,7 +193,7 @@ def graph_network() -> Example:
     """A network that tells rings from paths, its data in a DataLoader."""
     torch.manual_seed(0)
     graphs, model = _make_graphs(120), GraphNetwork()
-    loader = DataLoader(graphs, batch_size=24, collate_fn=collate_graphs)  # type: ignore[arg-type]
+    loader: DataLoader[Any] = DataLoader(graphs, batch_size=24, collate_fn=collate_graphs)  # type: ignore[arg-type]
     whole = collate_graphs(graphs)
     return Example(_train(model, lambda step: of_graphs(model, whole).mean(), choose(300, 5)), loader, of_graphs)
 
@@ -206,7 +209,8 @@ class LowRank(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The outputs of both together."""
-        return self.frozen(x) + x @ self.down.T @ self.up.T
+        outputs: Tensor = self.frozen(x) + x @ self.down.T @ self.up.T
+        return outputs
 
 
 def lora(images: StudyData) -> Example:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.commands.planning import plan_job
 from landscape import open_run, run
+from landscape.compute.planning import plan_job
 from landscape.core.lock import measuring_lock
 from landscape.job.reading import read_job
 

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 import cluster
-from cluster.commands.planning import plan_job, plan_text
-from cluster.driver.short_jobs import RAY_SECONDS
 from landscape import Job, Problem, run
+from landscape.compute.planning import RAY_SECONDS, plan_job, plan_text
 from landscape.evaluation.tuning.choices import KeptChoices, Limits
 from landscape.store.landscape import LandscapeStore
 

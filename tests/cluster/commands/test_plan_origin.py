@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from cluster.commands.planning import plan_job, plan_text
 from landscape import Job, Problem, TrajectoryCollector, run
 from landscape.compute.axes_and_paths import origin_remedy
+from landscape.compute.planning import plan_job, plan_text
 from landscape.core.grid import Grid, axis_coordinates
 
 

@@ -9,9 +9,9 @@ import torch
 from small_models import Quadratic, make_job, quadratic_samples
 from torch import Tensor
 
-from cluster.commands.planning import plan_job, plan_text
 from landscape import Problem, run
 from landscape.compute.extend import More, extension_job
+from landscape.compute.planning import plan_job, plan_text
 
 
 def terms_problem() -> Problem:

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cluster.commands.planning import plan_job, plan_text
 from landscape import open_run, run
+from landscape.compute.planning import plan_job, plan_text
 from landscape.job.reading import read_job
 
 

@@ -9,8 +9,8 @@ import pytest
 from small_models import Quadratic, chunks_of, make_job, quadratic_samples
 
 import cluster
-from cluster.commands.planning import plan_job, plan_text
 from landscape import Job, Problem, extend, run
+from landscape.compute.planning import plan_job, plan_text
 from landscape.store.landscape import LandscapeStore
 
 LANDSCAPE = {"name": "a", "size": [5, 4], "range": [[-1, 1], [-0.5, 1]]}

@@ -12,8 +12,9 @@ from real_commands import command
 
 import cluster
 from cluster.driver import driver
-from cluster.driver.short_jobs import LONGEST_HERE, is_worth_it, may_run_here
+from cluster.driver.short_jobs import is_worth_it, may_run_here
 from cluster.runtime import logs
+from landscape.compute.planning import LONGEST_HERE
 from landscape.compute.serial import run as run_serially
 from landscape.core.errors import Interrupted
 from landscape.store.landscape import LandscapeStore

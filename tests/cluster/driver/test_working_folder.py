@@ -12,9 +12,9 @@ import torch
 
 import cluster
 import landscape
-from cluster.commands.planning import plan_job
 from landscape.bench.measure import bench
 from landscape.bench.options import options_for
+from landscape.compute.planning import plan_job
 from landscape.job.reading import read_job
 from landscape.problem.user_code import in_folder
 from landscape.store.results import open_run

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from small_models import make_job, quadratic_problem, wandering, write_trajectory
 
-from cluster.commands.planning import plan_job, plan_text
 from cluster.runtime.status import run_status, status_text, validate_run
 from cluster.submit.options import refuse_files_left_behind
 from landscape import Job, JobError, run
+from landscape.compute.planning import plan_job, plan_text
 
 PATHS = ["sgd", {"run": "thor", "label": "THOR"}]
 

@@ -12,9 +12,9 @@ from exponential import Exponential
 from small_models import make_job, wandering, write_trajectory
 from torch import nn
 
-from cluster.commands.planning import plan_job, plan_text
 from landscape import Job, JobError, Problem, extend, open_run, refine, run
 from landscape.analysis.inspection import inspect
+from landscape.compute.planning import plan_job, plan_text
 from landscape.core.errors import Interrupted
 from landscape.views.draw.figure import figure
 

@@ -13,12 +13,12 @@ from safetensors.torch import save_file
 from small_models import chunks_of, make_job
 from torch import Tensor, nn
 
-from cluster.commands.planning import plan_job, plan_text
 from cluster.runtime.status import run_status, status_text
 from landscape import Problem, Surface, extend, open_run, run
 from landscape.compute import serial
 from landscape.compute.auto_range import distance_of, find_range, finder_of, number_of, search, target_of
 from landscape.compute.executor import LocalExecutor, local_executors
+from landscape.compute.planning import plan_job, plan_text
 from landscape.compute.prepare import prepare
 from landscape.core.errors import Interrupted, JobError
 from landscape.job.job import Job

@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from small_models import make_job, raw_directions
 from torch import nn
 
-from cluster.commands.planning import plan_job, plan_text
 from landscape import Job, JobError, Problem, extend, open_run, refine, run
+from landscape.compute.planning import plan_job, plan_text
 from landscape.core.errors import Interrupted
 from landscape.surface.surface import QUARANTINED
 from landscape.views.draw.figure import figure

@@ -13,12 +13,12 @@ from safetensors.torch import save_file
 from small_models import make_job, quadratic_problem, wandering, write_trajectory
 from torch import Tensor, nn
 
-from cluster.commands.planning import plan_job, plan_text
 from cluster.driver.landscape_states import LandscapeState
 from cluster.runtime.status import run_status, status_text
 from landscape import Job, JobError, Problem, import_surface, open_run, run
 from landscape.compute.job_warnings import origin_warnings
 from landscape.compute.landscape_context import Weights
+from landscape.compute.planning import plan_job, plan_text
 from landscape.compute.prepare import prepare
 from landscape.compute.tasks import create_landscape
 from landscape.job.landscape import Landscape

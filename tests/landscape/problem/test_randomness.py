@@ -13,8 +13,8 @@ import torch
 from small_models import ConvNet, image_samples, make_job
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from cluster.commands.planning import plan_job, plan_text
 from landscape import JobError, Problem, open_run, run
+from landscape.compute.planning import plan_job, plan_text
 from landscape.compute.prepare import prepare
 from landscape.core.errors import Interrupted
 from landscape.problem.randomness import look_for_randomness, randomness_warnings

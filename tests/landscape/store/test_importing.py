@@ -23,10 +23,10 @@ from small_models import (
     write_trajectory,
 )
 
-from cluster.commands.planning import plan_job
 from cluster.commands.publish import export_run
 from cluster.runtime.status import run_status, validate_run
 from landscape import JobError, LandscapeError, NotFoundError, Problem, import_surface, open_run, rename_landscape, run
+from landscape.compute.planning import plan_job
 from landscape.core.lock import run_lock
 from landscape.page.api import BoxQuery, box_job
 from landscape.page.description import run_description

@@ -13,10 +13,10 @@ from curved import dense_hessian, labelled, mlp
 from small_models import Quadratic, make_job, observe_quadratic, quadratic_samples, raw_directions
 from torch import nn
 
-from cluster.commands.planning import plan_job, plan_text
 from landscape import EigenDirection, JobError, Problem, open_run, run
 from landscape.compute.eigenpairs import KeptSteps, solver_of
 from landscape.compute.executor import local_executors
+from landscape.compute.planning import plan_job, plan_text
 from landscape.compute.prepare import prepare
 from landscape.core.errors import LandscapeError
 from landscape.core.files import LocalFolder
