@@ -192,7 +192,7 @@ def of_graphs(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 def graph_network() -> Example:
     """A network that tells rings from paths, its data in a DataLoader."""
     torch.manual_seed(0)
-    graphs, model = _make_graphs(120), GraphNetwork()
+    graphs, model = _make_graphs(240), GraphNetwork()
     loader: DataLoader[Any] = DataLoader(graphs, batch_size=24, collate_fn=collate_graphs)  # type: ignore[arg-type]
     whole = collate_graphs(graphs)
     return Example(_train(model, lambda step: of_graphs(model, whole).mean(), choose(300, 5)), loader, of_graphs)
