@@ -13,8 +13,9 @@ import plotly.graph_objects as go
 
 from landscape.core.errors import JobError, quoted
 from landscape.core.text import file_name
+from landscape.surface.derived import RISE
 from landscape.views.draw.curve import draw_curve
-from landscape.views.draw.figure import draw
+from landscape.views.draw.figure import draw, show_part
 from landscape.views.draw.layout import legend_rows, sentence, with_levels
 from landscape.views.draw.overlay import (
     add_marks,
@@ -46,6 +47,7 @@ from landscape.views.prepare.comparison import (
     contrasts,
     prepare_overlay,
     share_scale,
+    with_rise,
 )
 from landscape.views.prepare.difference import DifferenceData, prepare_difference
 from landscape.views.prepare.geometry import bilinear
@@ -53,7 +55,7 @@ from landscape.views.prepare.paths import DrawnPath
 from landscape.views.prepare.uncertainty import CLEAR
 from landscape.views.prepare.words import capitalised
 
-WITHIN = "edge of the faded area, within 2 standard errors of no difference"
+WITHIN = "within 2 standard errors of no difference"
 
 
 def draw_difference(data: DifferenceData, kind: str, spec: FigureSpec) -> go.Figure:
@@ -405,7 +407,10 @@ def draw_comparison(landscapes: Sequence[Given], mode: str, spec: ComparisonSpec
     """The same for a `ComparisonSpec`."""
     items = compared(landscapes)
     check_mode(mode, items, spec.observable)
-    return MODE_TABLE[mode].draw(items, spec)
+    figures = MODE_TABLE[mode].draw(*with_rise(items, spec))
+    for one in figures:
+        show_part(one.figure, spec)
+    return figures
 
 
 def comparison_kind(mode: str, items: Sequence[ComparedLandscape], kind: str | None) -> str:
@@ -460,6 +465,7 @@ def tile(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -> list[Compa
     On a common scale, all get the same ends, and so choose the same contour lines.
     """
     of_each = replace(spec, notes=tuple(map(capitalised, contrasts(items))))
+    flat_rise = spec.observable == RISE and spec.rise is not False
     if spec.lock:
         shared = share_scale(items, spec.observable, spec.log, zmin=spec.zmin, zmax=spec.zmax)
         of_each = replace(of_each, zmin=shared.low, zmax=shared.high, log=shared.log)
@@ -467,12 +473,20 @@ def tile(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -> list[Compa
     for number, item in enumerate(items):
         named = replace(item.surface, name=item.label)
         kind = choose_kind(named, spec.kind)
-        drawn = draw(named, replace(of_each, kind=kind))
+        # Over a surface the uncertainty is two more surfaces, which only hide it.
+        hatched = flat_rise and kind in ("topographic", "contour", "slices")
+        drawn = draw(named, replace(of_each, kind=kind, uncertainty=spec.uncertainty or hatched))
         caption, name = drawn.layout.meta["caption"], _file(item.label, "", kind, spec)
         figures.append(ComparedFigure(drawn, item.label, caption, name, (number,)))
     if spec.lock:
         _share_heights([compared.figure for compared in figures])
     return figures
+
+
+def comparison_name(figures: Sequence[ComparedFigure], mode: str) -> str:
+    """The name of a file, without its ending, that shows all figures of a comparison side by side."""
+    first, *others = [one.file for one in figures]
+    return file_name(first, "and", str(len(others)), "more", mode) if others else first
 
 
 def _share_heights(figures: Sequence[go.Figure]) -> None:

@@ -260,7 +260,7 @@ def _band(
 
 def _curve(data: FigureData, shown: Floats, panel: CurvePanel, spec: FigureSpec) -> go.Scatter:
     axis, colours = data.axes[0], _colours(panel)
-    name = data.observable.replace("_", " ")
+    name = data.quantity
     raw, value = pointer_values(data)
     # On a refined landscape, dots mark the evaluated points.
     size = 4 if data.interpolated is None else np.where(data.interpolated == 0, 5, 0)
@@ -321,7 +321,7 @@ def _x_axes(data: FigureData, places: Sequence[CurvePanel]) -> dict[str, Any]:
 
 def _y_axis(data: FigureData, limits: tuple[float, float], panel: CurvePanel) -> dict[str, Any]:
     axis: dict[str, Any] = {
-        "title": {"text": text(data.observable.replace("_", " "))},
+        "title": {"text": text(data.quantity)},
         "domain": [max(panel.bottom, 0.0), min(panel.top, 1.0)],
         "range": list(limits),
     }

@@ -208,7 +208,7 @@ def colour_bar(data: FigureData, length: float, even: EvenLevels | None = None) 
     """
     ticks, texts = spread_ticks(data.scale, length)
     return {
-        "title": bar_title(data.observable.replace("_", " ")),
+        "title": bar_title(data.quantity),
         "thickness": 14,
         "len": length,
         "lenmode": "pixels",
@@ -366,5 +366,5 @@ def of_heights(data: FigureData) -> dict[str, Any]:
 def plane_hover(data: FigureData) -> str:
     """Plotly's template for a point of two axes."""
     names = [axis.name for axis in data.axes]
-    value = pointer_text(data.observable.replace("_", " "), pointer_values(data)[1])
+    value = pointer_text(data.quantity, pointer_values(data)[1])
     return f"{names[0]} %{{x:.4g}}<br>{names[1]} %{{y:.4g}}<br>{value}<extra></extra>"

@@ -252,7 +252,7 @@ def draw_categories(data: FigureData, spec: FigureSpec) -> go.Figure:
         name=text(data.observable),
         meta={"role": "categories"},
         colorbar={
-            "title": {"text": text(data.observable.replace("_", " ")), "side": "top", "font": {"size": 13}},
+            "title": {"text": text(data.quantity), "side": "top", "font": {"size": 13}},
             "thickness": 14,
             "len": bar_length(data),
             "lenmode": "pixels",
