@@ -348,13 +348,17 @@ def _title(own: dict[str, Any], place: FigurePlace) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class ComparedFigure:
-    """One figure of a comparison; `items` are the numbers of the landscapes in it, `file` the name for its files."""
+    """One figure of a comparison; `items` are the numbers of the landscapes in it, `file` the name for its files.
+
+    `ends` are those of the range drawn, in real values; None for a tile with a range of its own.
+    """
 
     figure: go.Figure
     title: str
     caption: str
     file: str
     items: tuple[int, ...]
+    ends: tuple[float, float] | None = None
 
 
 @documented(ComparisonSpec)
@@ -438,7 +442,8 @@ def overlay(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -> list[Co
     else:
         drawn = {"curve": draw_curve_overlay, "contour": draw_contour_overlay}[kind](data, spec)
     name = _file("-and-".join(data.labels), "overlay", kind, spec)
-    return [ComparedFigure(drawn, data.frame.title, sentence(data.frame.caption), name, tuple(range(len(items))))]
+    everyone, caption = tuple(range(len(items))), sentence(data.frame.caption)
+    return [ComparedFigure(drawn, data.frame.title, caption, name, everyone, data.frame.scale.ends)]
 
 
 def show_differences(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -> list[ComparedFigure]:
@@ -455,7 +460,8 @@ def show_differences(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -
     for number, data in enumerate(pairs, 1):
         drawn = draw_difference(data if spec.path else replace(data, paths=((), ())), kind, spec)
         name = _file(f"{data.labels[1]}-less-{data.labels[0]}", "difference", kind, spec)
-        figures.append(ComparedFigure(drawn, data.field.title, sentence(data.field.caption), name, (0, number)))
+        caption, ends = sentence(data.field.caption), data.field.scale.ends
+        figures.append(ComparedFigure(drawn, data.field.title, caption, name, (0, number), ends))
     return figures
 
 
@@ -469,6 +475,8 @@ def tile(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -> list[Compa
     if spec.lock:
         shared = share_scale(items, spec.observable, spec.log, zmin=spec.zmin, zmax=spec.zmax)
         of_each = replace(of_each, zmin=shared.low, zmax=shared.high, log=shared.log)
+    low, high = of_each.zmin, of_each.zmax
+    ends = (low, high) if spec.lock and low is not None and high is not None else None
     figures = []
     for number, item in enumerate(items):
         named = replace(item.surface, name=item.label)
@@ -477,7 +485,7 @@ def tile(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -> list[Compa
         hatched = flat_rise and kind in ("topographic", "contour", "slices")
         drawn = draw(named, replace(of_each, kind=kind, uncertainty=spec.uncertainty or hatched))
         caption, name = drawn.layout.meta["caption"], _file(item.label, "", kind, spec)
-        figures.append(ComparedFigure(drawn, item.label, caption, name, (number,)))
+        figures.append(ComparedFigure(drawn, item.label, caption, name, (number,), ends))
     if spec.lock:
         _share_heights([compared.figure for compared in figures])
     return figures

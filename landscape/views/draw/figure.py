@@ -152,12 +152,16 @@ def _place(figure: go.Figure, width: float, font: float, named_slice: bool) -> P
     for axis in axes_of(figure):
         if axis.title.text:
             room = height if axis._plotly_name.startswith("y") else plot_width
-            axis.title.update(axis_title(unescape(axis.title.text), room, AXIS * font, 2))
+            axis.title.update(axis_title(_title_of(axis), room, AXIS * font))
     return PrintLayout((plot_width, height), (left, right, top, bottom), caption_at, caption)
 
 
 def _has_two_lines(axis: Any, room: float, font: float) -> bool:
-    return "<br>" in axis_title(unescape(axis.title.text or ""), room, AXIS * font, 2)["text"]
+    return "<br>" in axis_title(_title_of(axis), room, AXIS * font)["text"]
+
+
+def _title_of(axis: Any) -> str:
+    return unescape((axis.title.text or "").replace("<br>", " "))
 
 
 def _tick_letters(figure: go.Figure) -> int:

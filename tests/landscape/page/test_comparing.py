@@ -182,3 +182,20 @@ def test_a_colour_scale_is_the_readers_only_where_they_name_one() -> None:
     assert parse_query(AddressQuery([("run", "net"), ("landscape", "path")]), FigureQuery).spec.colour_scale is None
     with pytest.raises(JobError, match="scale: unknown 'vir'"):
         asked("net|minimum", "net|path", scale="vir")
+
+
+def test_the_range_and_the_rise_of_a_comparison_are_asked_for_and_told(finished: Path) -> None:
+    items = ("net|minimum", "net|path")
+    usual = answer(finished, *items)
+    assert usual["rise"]
+    assert all("loss above the origin" in figure["caption"] for figure in usual["figures"])
+    assert usual["low"] <= 0 < usual["high"]
+    losses = answer(finished, *items, rise="0", zmin="0.25", zmax="2")
+    assert (losses["rise"], losses["low"], losses["high"]) == (False, 0.25, 2.0)
+    assert not answer(finished, *items, log="1")["rise"], "the rise has no logarithm at the origin"
+    apart = answer(finished, *items, lock="0")
+    assert (apart["rise"], apart["low"], apart["high"]) == (False, None, None)
+    difference = answer(finished, *items, mode="difference", zmax="0.5")
+    assert (difference["low"], difference["high"]) == (-0.5, 0.5)
+    with pytest.raises(JobError, match="rise: must go with the observable loss, not 'accuracy'"):
+        answer(finished, *items, rise="1", observable="accuracy")
