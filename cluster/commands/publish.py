@@ -23,7 +23,7 @@ from cluster.runtime.options import Flag, MaybeFlag, MaybeNumber, MaybeWhole, Wh
 from landscape.core.errors import DONE, JobError, LandscapeError, StoreError, nearest, quoted
 from landscape.core.folders import open_folder
 from landscape.core.progress import stage
-from landscape.views.figure_spec import DEFAULT_SPEC, FigureSpec
+from landscape.views.figure_spec import DEFAULT_SPEC, MODE_TABLE, ComparisonSpec, FigureSpec, option_flag
 
 if TYPE_CHECKING:
     from cluster.serving.serve import Listening
@@ -35,34 +35,47 @@ if TYPE_CHECKING:
 # ----------------------------------------------------------------------------------------------------
 # The options of figures: those of `landscape.views.figure`, with its texts as their help.
 
-NAMES = {"colour_scale": ["--colours", "--colors"]}  # of options whose name is not that of the field
+NAMES = {"--colours": ["--colours", "--colors"]}  # of options that have two
 TYPES = {bool: Flag, bool | None: MaybeFlag, int | None: MaybeWhole, float | None: MaybeNumber}
 
 
-def _figure_options() -> type:
-    """Make a dataclass with a field for each option of figures that the command takes, and one for no title."""
-    types, options = get_type_hints(FigureSpec), FigureSpec.options("command")
+def _options_as_dataclass(
+    name: str, spec: type[FigureSpec], options: Sequence[Any], *more: tuple[str, Any, Any]
+) -> type:
+    """Make a dataclass with a field for each of these options of a spec, and with `more` fields."""
+    types = get_type_hints(spec)
     made_fields: list[tuple[str, Any, Any]] = []
     for option in options:
-        text = option.metadata["help"]
-        parameter = Parameter(help=f"{text[:1].upper()}{text[1:]}.", name=NAMES.get(option.name))
-        default = False if types[option.name] is bool else None
-        made_fields.append((option.name, Annotated[TYPES.get(types[option.name], str | None), parameter], default))
-    made_fields.append(("no_title", Annotated[Flag, Parameter(help="No title.")], False))
+        text, flag = option.metadata["help"], option_flag(option)
+        parameter = Parameter(help=f"{text[:1].upper()}{text[1:]}.", name=NAMES.get(flag))
+        kind = TYPES.get(types[option.name], str | None)
+        kind = MaybeFlag if kind is Flag and option.default else kind  # one that is on gets --no-NAME
+        kind = MaybeNumber if types[option.name] is float else kind
+        made_fields.append((option.name, Annotated[kind, parameter], False if kind is Flag else None))
 
     def as_arguments(self: Any) -> dict[str, Any]:
-        """The options that differ from their defaults, as `landscape.views.figure` takes them."""
+        """The options that differ from their defaults, as the functions of `landscape.views` take them."""
         values = {option.name: getattr(self, option.name) for option in options}
-        values["title"] = False if self.no_title else values["title"]
-        absent = {name for name, value in values.items() if value is None or (types[name] is bool and not value)}
-        return {name: value for name, value in values.items() if name not in absent}
+        values |= {"title": False} if getattr(self, "no_title", False) else {}
+        defaults = {option.name: option.default for option in options}
+        return {name: value for name, value in values.items() if value is not None and value != defaults[name]}
 
     # Without `__module__` the class would belong to a standard module, and cyclopts would take it for one word.
     namespace = {"as_arguments": as_arguments, "__module__": __name__}
-    return make_dataclass("FigureOptions", made_fields, frozen=True, namespace=namespace)
+    return make_dataclass(name, [*made_fields, *more], frozen=True, namespace=namespace)
 
 
-FigureOptions: Any = _figure_options()
+_COMMON = [option.name for option in FigureSpec.options()]
+_OF_COMPARISONS = [option for option in ComparisonSpec.options() if option.name not in _COMMON]
+_MODE = f"Compare landscapes, RUN:NAME each, in one figure: {', '.join(MODE_TABLE)}."
+FigureOptions: Any = _options_as_dataclass(
+    "FigureOptions", FigureSpec, FigureSpec.options("command"),
+    ("no_title", Annotated[Flag, Parameter(help="No title.")], False),
+)  # fmt: skip
+ComparisonOptions: Any = _options_as_dataclass(
+    "ComparisonOptions", ComparisonSpec, _OF_COMPARISONS,
+    ("mode", Annotated[str | None, Parameter(help=_MODE)], None),
+)  # fmt: skip
 
 # ----------------------------------------------------------------------------------------------------
 
@@ -76,18 +89,19 @@ def export(
     kind: str | None = None,
     observable: str = "loss",
     look: Annotated[FigureOptions, Parameter(name="*", group="How figures look")] = FigureOptions(),  # noqa: B008
+    how: Annotated[ComparisonOptions, Parameter(name="*", group="Comparisons")] = ComparisonOptions(),  # noqa: B008
 ) -> None:
     """Write pictures and data.
 
     Parameters
     ----------
     run
-        The run folder or URL.
+        The run folder or URL; with --mode a landscape, RUN:NAME.
     name
         One landscape; default: all whose number of axes fits --kind and the format. With --to report, this and what
-        follows may be further runs: the page compares them.
+        follows may be further runs: the page compares them. With --mode, RUN:NAME of further landscapes.
     more
-        Further landscapes of the run; or further runs.
+        Further landscapes of the run; or further runs; with --mode further landscapes.
     to
         Formats, separated by commas: {formats}; report for the page of the whole run. csv writes the trajectory to a
         table of its own, NAME+path.csv, and measures of the run to run+measures.csv; status is 0 not computed, 1 ok, 2
@@ -101,6 +115,14 @@ def export(
     """
 
     formats = to.split(",")
+    if how.mode is None and how.as_arguments():
+        raise JobError(f"{next(iter(how.as_arguments()))}: goes with --mode, which compares landscapes; add it")
+    if how.mode is not None:
+        words = [run, *([name] if name is not None else []), *more]
+        options = {"observable": observable, **look.as_arguments(), **how.as_arguments()}
+        for path in export_comparison(words, how.mode, formats, out, ComparisonSpec.of(kind, options)):
+            print(path, flush=True)
+        return
     others, names = runs_or_names(run, [*([name] if name is not None else []), *more])
     if others:
         more_options = {"kind": kind, "observable": observable if observable != "loss" else None}
@@ -116,7 +138,7 @@ def export(
 
 REPORT = "report"
 MEASURES = "run+measures.csv"  # no landscape has a plus in its name
-SEVERAL_RUNS = Path("comparison-export")  # the default folder of the page of several runs, outside all of them
+SEVERAL_RUNS = Path("comparison-export")  # the default folder of what shows several runs, outside all of them
 
 
 def export_run(
@@ -222,6 +244,35 @@ def export_runs(
     yield write_report(opened, folder / "report.html")
     broken = {f"{run.path}: {name}": reason for run in opened for name, reason in run.unreadable.items()}
     _refuse_broken(broken)
+
+
+def export_comparison(
+    landscapes: Sequence[str], mode: str, formats: Sequence[str], out: Path | None, spec: ComparisonSpec
+) -> list[Path]:
+    """Write the figure that compares landscapes, RUN:NAME each, as `landscape.views.compare` draws it.
+
+    Raises:
+        NotFoundError: there is no such run or landscape.
+        JobError: a text is not RUN:NAME, a format cannot show figures, or the landscapes cannot be compared so.
+    """
+    from landscape.core.lock import driver_alive
+    from landscape.store.results import open_run
+    from landscape.views.draw.comparison import comparison_name, draw_comparison, side_by_side
+    from landscape.views.exporting import DRAWN_FORMATS, write_drawn
+    from landscape.views.prepare.comparison import item_labels
+    from landscape.views.prepare.words import of_driver
+
+    chosen = _check_formats(formats, DRAWN_FORMATS)
+    parts = [(run, name) for run, _, name in (text.rpartition(":") for text in landscapes)]
+    for text, (run, name) in zip(landscapes, parts, strict=True):
+        if not run or not name or "/" in name:
+            raise JobError(f"run: must be RUN:NAME with --mode, such as runs/mine:minimum, not {quoted(text)}")
+    opened = {run: open_run(run) for run, _ in parts}
+    surfaces = [of_driver(opened[run][name], driver_alive(opened[run].path)) for run, name in parts]
+    labels = item_labels([(opened[run].path, name) for run, name in parts])
+    figures = draw_comparison(list(zip(labels, surfaces, strict=True)), mode, spec)
+    drawn = side_by_side([one.figure for one in figures])
+    return write_drawn({comparison_name(figures, mode): drawn}, out or SEVERAL_RUNS, chosen)
 
 
 def _refuse_broken(broken: Mapping[str, str]) -> None:

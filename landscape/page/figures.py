@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from landscape.store.arrays import sample_index, stored_losses
 from landscape.store.landscape import LandscapeStore
 from landscape.store.results import Run
 from landscape.store.state import COMPLETE, finite
+from landscape.surface.derived import RISE
 from landscape.surface.surface import (
     NOT_COMPUTED,
     NOT_FINITE,
@@ -38,12 +40,15 @@ from landscape.views.figure_spec import (
     COLOUR_TABLE,
     COMPARISON_KINDS,
     DEFAULT_SCALE,
+    DEFAULT_SPEC,
     KIND_TABLE,
+    FigureSpec,
+    as_arguments,
     choose_kind,
     figure_name,
     kinds_of,
 )
-from landscape.views.prepare.comparison import item_labels
+from landscape.views.prepare.comparison import ComparedLandscape, item_labels, with_rise
 from landscape.views.prepare.differences import TableItem, WholeGrid, tabulate
 from landscape.views.prepare.figure import FigureData, prepare, suggests_log
 from landscape.views.prepare.history import TrainingRecord, prepare_histories
@@ -146,9 +151,21 @@ def figure_answer(run: RunReader, query: FigureQuery) -> Answer:
         "index": None if shown.view.picks is None else [pick.tolist() for pick in shown.view.picks],
         "slices": data.axes[2].coordinates.tolist() if len(data.axes) == 3 else None,
         "generation": shown.view.generation,
+        "command": command_of([run.found.path, query.landscape], replace(query.spec, kind=shown.kind)),
         "states": encode_array(data.states) if data.states.ndim == 2 and (data.states != OK).any() else None,
     }
     return pack_body(utf8(with_figure(head, KIND_TABLE[shown.kind].draw(data, query.spec))))
+
+
+def command_of(words: Sequence[str], spec: FigureSpec, *more: str) -> str:
+    """The shell command that exports what is shown, with all options of the picture that the server draws.
+
+    The page's script adds those that the browser applies: the camera, the zoom, the look of the path, the theme.
+    """
+    shown = replace(spec, title=None, caption=None, theme=DEFAULT_SPEC.theme)
+    kind = [f"--kind={spec.kind}"] if spec.kind is not None else []
+    observable = [f"--observable={spec.observable}"] if spec.observable != DEFAULT_SPEC.observable else []
+    return shlex.join(["landscape", "export", *words, *more, "--to=png", *kind, *observable, *as_arguments(shown)])
 
 
 def with_figure(head: Mapping[str, Any], figure: Any) -> str:
@@ -375,8 +392,18 @@ def compare_answer(there: Readable, asked: CompareQuery) -> Answer:
         if view.picks is not None
     ]
     parts = ",".join(_figure(figure, there.items) for figure in figures)
-    told = json.dumps([*there.notes, *notes, *thinned], ensure_ascii=False)
-    return pack_body(utf8(f'{{"figures":[{parts}],"notes":{told}}}'))
+    compared = tuple(ComparedLandscape(label, surface) for label, surface in surfaces)
+    words = [f"{run.found.path}:{item.landscape}" for run, item in pairs]
+    low, high = figures[0].ends or (None, None)
+    head = {
+        "notes": [*there.notes, *notes, *thinned],
+        "rise": with_rise(compared, asked.comparison)[1].observable == RISE,
+        "low": low,
+        "high": high,
+        "command": command_of(words, replace(asked.comparison, kind=kind), f"--mode={asked.mode}"),
+    }
+    text = json.dumps(finite(head), allow_nan=False, ensure_ascii=False)
+    return pack_body(utf8(f'{text[:-1]},"figures":[{parts}]}}'))
 
 
 def _most(count: int) -> int:

@@ -529,8 +529,11 @@ class Surface:
 # The paired error of two landscapes, from the losses of the same samples that both store.
 
 
-def stored_stderr(first: Surface, second: Surface) -> Floats | None:
+def stored_stderr(first: Surface, second: Surface, *, rises: bool = False) -> Floats | None:
     """The paired error of the difference at every point of a grid; NaN where not computed.
+
+    Of losses it is the standard error of the mean of bᵢ(p) − aᵢ(p) over the samples i; of rises, that of the mean of
+    bᵢ(p) − bᵢ(0) − aᵢ(p) + aᵢ(0).
 
     Samples that were drawn in another order, such as by another seed, are paired by their numbers in the data.
 
@@ -540,7 +543,11 @@ def stored_stderr(first: Surface, second: Surface) -> Floats | None:
     one, two, places = first.loss_samples, second.loss_samples, _places_of_same(first, second)
     if one is None or two is None or one.shape != two.shape or places is None:
         return None
-    errors = [paired_stderr(two[slab][..., places].astype(np.float64) - one[slab], one.weights) for slab in one.slabs()]
+    at_origins = two.origin[places].astype(np.float64) - one.origin if rises else 0.0
+    errors = [
+        paired_stderr(two[slab][..., places].astype(np.float64) - one[slab] - at_origins, one.weights)
+        for slab in one.slabs()
+    ]
     return np.concatenate(errors)
 
 

@@ -7,6 +7,7 @@ Nothing here loads plotly: the help of `landscape export` lists these tables.
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
@@ -263,10 +264,36 @@ def _presets_in_words() -> str:
     return _alternatives(texts)
 
 
-def _option(help: str, default: Any = None, *, plot: bool = True, compare: bool = True, command: bool = True) -> Any:
-    """A field of `FigureSpec`; `plot`, `compare` and `command` say who takes it beside `figure`."""
+def _option(
+    help: str, default: Any = None, *, plot: bool = True, compare: bool = True, command: bool = True, flag: str = ""
+) -> Any:
+    """A field of `FigureSpec`; `plot`, `compare` and `command` say who takes it beside `figure`.
+
+    Args:
+        flag: its name in the command, if that is not the field's with dashes.
+    """
     takers = {"plot": plot, "compare": compare, "command": command}
-    return field(default=default, metadata={"help": help, **takers})
+    return field(default=default, metadata={"help": help, "flag": flag, **takers})
+
+
+def numbers_of(option: str, text: str, counts: Sequence[int]) -> tuple[float, ...]:
+    """The numbers of an option such as '-1,1,-0.5,0.5'.
+
+    Raises:
+        JobError: it has another count of numbers, or one is not finite.
+
+    >>> numbers_of("zoom", "-1, 1", (2, 4))
+    (-1.0, 1.0)
+    """
+    words = str(text).split(",")
+    try:
+        numbers = tuple(map(float, words))
+    except ValueError:
+        numbers = ()
+    if len(numbers) not in counts or not all(map(math.isfinite, numbers)):
+        many = " or ".join(map(str, counts))
+        raise JobError(f"{option}: must be {many} finite numbers with commas between, not {quoted(text)}")
+    return numbers
 
 
 @dataclass(frozen=True)
@@ -300,18 +327,28 @@ class FigureSpec:
     )
     colour_scale: str | None = _option(
         f"the colour scale: {_scales_in_words()}. Default: {DEFAULT_SCALE}, "
-        f"and {DIVERGING} around 0 for values on both sides of it"
+        f"and {DIVERGING} around 0 for values on both sides of it",
+        flag="--colours",
     )
     proportions: str = _option(
         "how long the axes of a plane or volume are: true to their ranges, where one is at most five times as long as "
         "the other, or fill, so that a flat plane has the usual height too",
         "true",
     )
-    path: bool = _option("draw the trajectory on top", True, command=False)
-    path_colour: str = _option(
-        "the colour of the trajectory; of several runs, that of the first", PATH_COLOUR, compare=False, command=False
+    zoom: str | None = _option(
+        "the part of a curve or plane that is shown: from, to along the first axis, then along the second or of the "
+        "values, such as -0.5,0.5,-0.2,0.2",
+        plot=False,
     )
-    path_width: float = _option("the width of the trajectory in pixels", 2.5, compare=False, command=False)
+    camera: str | None = _option(
+        "where a surface or volume is seen from: x,y,z of the eye, and x,y,z of what it looks at, such as 1,-1.4,0.9",
+        plot=False,
+    )
+    path: bool = _option("draw the trajectory on top", True)
+    path_colour: str = _option(
+        "the colour of the trajectory; of several runs, that of the first", PATH_COLOUR, compare=False
+    )
+    path_width: float = _option("the width of the trajectory in pixels", 2.5, compare=False)
     animate: bool | None = _option("add buttons that let the path grow", plot=False, command=False)
     theme: str = _option(f"the colours of paper and ink: {_alternatives(THEMES)}", "light", plot=False)
     title: bool | str | None = _option(
@@ -351,6 +388,9 @@ class FigureSpec:
         for name, length, ends in (("width", self.width, WIDTHS), ("font_size", self.font_size, FONT_SIZES)):
             if length is not None:
                 pixels(name, length, *ends)
+        for name, given, counts in (("zoom", self.zoom, (2, 4)), ("camera", self.camera, (3, 6))):
+            if given is not None:
+                numbers_of(name, given, counts)
         if isinstance(self.title, str) and len(self.title) > MOST_TITLE:
             raise JobError(f"title: must have at most {MOST_TITLE} characters, not {len(self.title)}; shorten it")
 
@@ -424,6 +464,10 @@ class ComparisonSpec(FigureSpec):
     """The options of `compare`, common to all figures of a comparison."""
 
     lock: bool = _option("give all the same colour and height scale and the same contour lines", True)
+    rise: bool | None = _option(
+        "draw the loss above that at each landscape's own origin, whose error is smaller, and hatch planes where it is "
+        "within two standard errors; default: on one linear scale, where all losses at the origin are known"
+    )
     opacity: float = _option("of overlaid surfaces, from 0 to 1", 0.8)
 
     taker: ClassVar[str] = "compare"
@@ -432,6 +476,29 @@ class ComparisonSpec(FigureSpec):
         super().__post_init__()
         if isinstance(self.opacity, bool) or not isinstance(self.opacity, (int, float)) or not 0 < self.opacity <= 1:
             raise JobError(f"opacity: must be above 0 and at most 1, not {quoted(self.opacity)}")
+
+
+def option_flag(option: Field[Any]) -> str:
+    """The name of an option in the command: '--colours', '--exact-levels'."""
+    return option.metadata["flag"] or f"--{option.name.replace('_', '-')}"
+
+
+def as_arguments(spec: FigureSpec) -> list[str]:
+    """The words of a command for the options that are not at their defaults.
+
+    >>> as_arguments(FigureSpec(log=False, levels=9, path=False, zmax=2.0))
+    ['--no-log', '--levels=9', '--zmax=2', '--no-path']
+    """
+    words = []
+    for option in spec.options("command"):
+        value, flag = getattr(spec, option.name), option_flag(option)
+        if value == option.default:
+            continue
+        if isinstance(value, bool):
+            words.append(flag if value else f"--no-{flag.removeprefix('--')}")
+        else:
+            words.append(f"{flag}={value:.12g}" if isinstance(value, float) else f"{flag}={value}")
+    return words
 
 
 def documented(spec: type[FigureSpec], **words: str) -> Callable[[F], F]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
@@ -20,8 +21,8 @@ from landscape.views.draw.figure import figure
 from landscape.views.draw.history import draw_history
 from landscape.views.draw.style import TEMPLATES, config
 from landscape.views.exporting import whole_file
-from landscape.views.figure_spec import KIND_TABLE, MODE_TABLE, default_kinds, figure_name, kinds_of
-from landscape.views.prepare.comparison import ComparedLandscape, directions_differ, share_scale
+from landscape.views.figure_spec import KIND_TABLE, MODE_TABLE, ComparisonSpec, default_kinds, figure_name, kinds_of
+from landscape.views.prepare.comparison import ComparedLandscape, directions_differ, share_scale, with_rise
 from landscape.views.prepare.differences import DifferencesTable, tabulate
 from landscape.views.prepare.figure import means, suggests_log
 from landscape.views.prepare.history import HistoryData, prepare_histories
@@ -55,6 +56,12 @@ KINDS: dict[int, dict[str, tuple[str, dict[str, str]]]] = {
     1: {"curve": ("Curve", default_kinds(1))},
     2: {"flat": ("Flat", default_kinds(2)), "surface": ("3-D surface", dict.fromkeys(default_kinds(2), "surface"))},
     3: {"slices": ("Slices", default_kinds(3))},
+}
+# What the values are drawn as: the button's words, and the options of the figures.
+SCALES: dict[str, tuple[str, dict[str, Any]]] = {
+    "rise": ("Above the origin", {"log": False, "rise": True}),
+    "linear": ("Linear", {"log": False, "rise": False}),
+    "log": ("Logarithmic", {"log": True, "rise": False}),
 }
 COMPARED_POINTS_PER_AXIS = {1: 2001, 2: 129, 3: 25}  # keeps the page a few MB
 COLUMN_REM = 9  # width of a column of the tables
@@ -110,34 +117,38 @@ def comparison_section(group: Group, index: int, bundle: Bundle) -> str:
     kinds = KINDS[axes]
     same_plane = axes == 1 or not directions_differ(group.surfaces)
     modes = [name for name, mode in MODE_TABLE.items() if axes in mode.kinds and (same_plane or name == "tiled")]
-    for mode, (kind, (_, drawn)), log in itertools.product(modes, kinds.items(), (False, True)):
+    labelled = [ComparedLandscape(label, surface) for label, surface in items]
+    rises = with_rise(labelled, ComparisonSpec())[1].observable != "loss"
+    scales = {name: options for name, options in SCALES.items() if rises or name != "rise"}
+    for mode, (kind, (_, drawn)), (scale, (_, options)) in itertools.product(modes, kinds.items(), scales.items()):
         figures = compare_figures(
             items,
             mode,
             drawn[mode],
-            log=log,
+            **options,
             title=False,
             caption=False,
             animate=True,
             max_points=COMPARED_POINTS_PER_AXIS[axes],
         )
-        names: list[str] = []
-        for compared in figures:
-            names.append(f"comparison {index}/{mode}/{kind}/{log}/{len(names)}")
+        stored: list[str] = []
+        for one in figures:
+            stored.append(f"comparison {index}/{mode}/{kind}/{scale}/{len(stored)}")
             meta = {
-                **compared.figure.layout.meta,
-                "file": compared.file,
-                "title": compared.title,
-                "caption": compared.caption,
+                **one.figure.layout.meta,
+                "file": one.file,
+                "title": one.title,
+                "caption": one.caption,
             }
-            bundle.add(names[-1], compared.figure.update_layout(meta=meta))
-        bundle.comparisons[f"{index}/{mode}/{kind}/{log}"] = names
-    log = share_scale([ComparedLandscape(label, surface) for label, surface in items]).log
-    first = {"comparison": index, "mode": modes[0], "kind": next(iter(kinds)), "log": log}
+            bundle.add(stored[-1], one.figure.update_layout(meta=meta))
+        bundle.comparisons[f"{index}/{mode}/{kind}/{scale}"] = stored
+    names = [(name, title) for name, (title, _) in scales.items()]
+    usual = "rise" if rises else "log" if share_scale(labelled).log else "linear"
+    first = {"comparison": index, "mode": modes[0], "kind": next(iter(kinds)), "scale": usual}
     choices = [
         buttons("mode", [(mode, MODE_TABLE[mode].title) for mode in modes], "Arrangement"),
         buttons("kind", [(kind, title) for kind, (title, _) in kinds.items()], "View"),
-        buttons("log", [("false", "Linear"), ("true", "Logarithmic")], "Scale", pressed=int(log)),
+        buttons("scale", names, "Scale", pressed=[*scales].index(usual)),
     ]
     table = tabulate([run.table_item(surface) for run, surface in zip(group.runs, group.surfaces, strict=True)])
     return template("comparison.html").substitute(

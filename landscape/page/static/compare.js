@@ -2,16 +2,19 @@
 import { keep, link, oneOf } from "./address.js";
 import { ask, getLooks, nameOf } from "./api.js";
 import { itemsOf, LAST, nameBehind, namesOf } from "./choosing.js";
-import { proportions } from "./controls.js";
+import { lines, proportions, range } from "./controls.js";
 import { choice, el, facts, fill, labelled, perFrame, settled } from "./dom.js";
-import { cameraOf, cameraText, drawsSpace, lookOf } from "./look.js";
+import { cameraOf, cameraText, commandOf, drawsSpace, lookOf } from "./look.js";
 import { captionOf, FigureView } from "./plot.js";
 import { split } from "./runs.js";
 import { onTheme } from "./theme.js";
+import { commandButton, linkButton } from "./toolbar.js";
 import { WORDS } from "./words.js";
 
 const MOST_SCENES = 8; // browsers keep some 16 WebGL contexts a page and drop the oldest
-const ASKED = ["mode", "kind", "observable", "log", "levels", "scale", "proportions"];
+const ASKED = ["mode", "kind", "observable", "log", "levels", "exact", "zmin", "zmax", "scale", "proportions", "rise"];
+const KEPT = ["mode", "kind"]; // by the reset button, beside the landscapes
+const LIMITS = { levels: [1, 100], zmin: [-1e300, 1e300], zmax: [-1e300, 1e300] };
 
 export class ComparePage {
   constructor(place, state) {
@@ -21,6 +24,7 @@ export class ComparePage {
     this.views = [];
     this.scenes = []; // views that show a 3-D scene, the last used one at the end
     this.closers = [];
+    this.signals = new EventTarget();
   }
 
   async open() {
@@ -58,6 +62,27 @@ export class ComparePage {
     for (const [name, value] of Object.entries(changes)) if (value === undefined) delete this.state[name];
     keep("compare", { ...this.state, item: this.items });
     if (draw) this.draw();
+  }
+
+  /** Another arrangement or view has other ranges and zooms. */
+  arrange(changes) {
+    this.set({ ...changes, zooms: undefined, zmin: undefined, zmax: undefined }, { draw: false });
+    this.showTools();
+    this.draw();
+  }
+
+  /** Everything of the pictures as at first; the landscapes, their arrangement and the view stay. */
+  reset() {
+    this.set(Object.fromEntries(Object.keys(this.state).filter(name => !KEPT.includes(name)).map(name => [name, undefined])), { draw: false });
+    this.showTools();
+    this.draw();
+    this.tabulate();
+  }
+
+  commandOf() {
+    const zooms = this.views.map(view => String(view.options?.zoom || "")), same = new Set(zooms).size < 2;
+    const { command, left } = commandOf(this.answer || {}, { ...this.state, zoom: same ? zooms[0] : undefined }, this.views[0]?.space, this.answer?.log && this.axes === 1);
+    return { command, left: same ? left : [...left, "zoom"] };
   }
 
   showChips() {
@@ -137,17 +162,26 @@ export class ComparePage {
     const usual = kinds.includes("contour") ? "contour" : kinds[0];
     state.kind = oneOf(state.kind, kinds, usual);
     if (state.kind === "surface" && !drawsSpace()) state.kind = usual;
+    for (const [name, [low, high]] of Object.entries(LIMITS)) if (!(Number(state[name]) >= low && Number(state[name]) <= high)) delete state[name];
+    state.mode = oneOf(state.mode, Object.keys(WORDS.modes), "tiled");
+    const loss = !state.observable || state.observable === "loss", pressed = () => oneOf(state.rise, ["0", "1"], this.answer?.rise ? "1" : "0");
+    this.rises = loss ? el("span") : null;
+    this.showRise = () => this.rises && fill(this.rises, choice(WORDS.values, Object.entries(WORDS.risesOf).reverse(), pressed(), rise => this.set({ rise, zmin: undefined, zmax: undefined })));
+    this.showRise();
     const scales = this.looks?.scale_names || [];
     const check = (name, words, usual, draw = true) => el("label", { class: "check" }, el("input", { type: "checkbox", checked: (state[name] ?? usual) === "1",
       onchange: event => this.set({ [name]: event.target.checked === (usual === "1") ? undefined : event.target.checked ? "1" : "0" }, { draw }) }), el("span", {}, words));
     fill(this.tools,
-      choice(WORDS.mode, Object.entries(WORDS.modes), oneOf(state.mode, Object.keys(WORDS.modes), "tiled"), mode => { this.set({ mode }); }),
-      kinds.length > 1 ? choice(WORDS.views, kinds.map(kind => [kind, WORDS.kinds[kind] || kind]), state.kind, kind => { this.set({ kind }); }) : null,
+      choice(WORDS.mode, Object.entries(WORDS.modes), state.mode, mode => this.arrange({ mode })),
+      kinds.length > 1 ? choice(WORDS.views, kinds.map(kind => [kind, WORDS.kinds[kind] || kind]), state.kind, kind => this.arrange({ kind })) : null,
+      this.rises,
       choice(WORDS.scale, [["", WORDS.automaticScale], ["0", WORDS.linear], ["1", WORDS.logarithmic]], oneOf(state.log, ["0", "1"], ""), log => this.set({ log: log || undefined })),
-      this.observables.length > 1 ? labelled(WORDS.observable, el("select", { onchange: event => this.set({ observable: event.target.value }) }, this.observables.map(one => el("option", { value: one.name, selected: one.name === state.observable }, one.title)))) : null,
+      this.observables.length > 1 ? labelled(WORDS.observable, el("select", { onchange: event => this.arrange({ observable: event.target.value, rise: undefined }) }, this.observables.map(one => el("option", { value: one.name, selected: one.name === state.observable }, one.title)))) : null,
       labelled(WORDS.colours, el("select", { onchange: event => this.set({ scale: event.target.value || undefined }) }, [{ name: "", title: WORDS.automaticScale }, ...scales].map(one => el("option", { value: one.name, selected: one.name === (state.scale || "") }, one.title)))),
-      state.kind === "curve" ? null : proportions(this),
-      check("lock", WORDS.lock, "1"), check("cameras", WORDS.linkCameras, "1", false), check("cursors", WORDS.linkCursors, "1", false));
+      state.kind === "curve" ? null : [proportions(this), lines(this)],
+      state.mode === "difference" ? range(this, "zmax", WORDS.limit) : [range(this, "zmax", WORDS.clip), range(this, "zmin", WORDS.clipLow)],
+      check("lock", WORDS.lock, "1"), check("cameras", WORDS.linkCameras, "1", false), check("cursors", WORDS.linkCursors, "1", false),
+      linkButton(), commandButton(this), el("button", { type: "button", class: "single", onclick: () => this.reset() }, WORDS.reset));
   }
 
   asked() {
@@ -171,6 +205,9 @@ export class ComparePage {
       const answer = await ask("compare", this.asked(), asking.signal);
       if (asking.signal.aborted || this.closed) return;
       this.drop();
+      this.answer = answer;
+      this.showRise();
+      this.signals.dispatchEvent(new CustomEvent("answered", { detail: answer }));
       fill(this.notes, answer.notes.map(note => el("p", { class: "quiet" }, note)));
       this.tiles.dataset.count = String(Math.min(3, answer.figures.length));
       for (const figure of answer.figures) {
@@ -194,10 +231,12 @@ export class ComparePage {
     const view = new FigureView(place, {
       camera: (camera, moving) => this.turned(view, camera, moving),
       hover: perFrame(point => this.pointed(view, point)),
+      zoom: () => this.set({ zooms: this.views.map(one => (one.options?.zoom ? one.options.zoom.flat().map(value => Number(Number(value).toPrecision(6))).join(",") : "")).join(";").replace(/^;*$/, "") || undefined }, { draw: false }),
     });
     view.tallest = this.state.mode === "tiled" ? 460 : 640;
     this.views.push(view);
-    await view.show(answer, lookOf({ ...this.state, camera: this.state.camera }), { same: "compare" });
+    const zoom = (this.state.zooms || "").split(";")[this.views.indexOf(view)]?.split(",").map(Number) || [];
+    await view.show(answer, lookOf(this.state), { same: "compare", zoom: zoom.length === 4 && zoom.every(Number.isFinite) ? [zoom.slice(0, 2), zoom.slice(2)] : null });
     if (view.space && this.views.includes(view)) await this.admit(view);
   }
 

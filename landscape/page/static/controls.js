@@ -62,7 +62,8 @@ function colourMaps(looks, state, page) {
       scales.map(one => el("option", { value: one.name, selected: one.name === state.scale }, one.title)))));
 }
 
-function lines(page) {
+/** The number of contour lines, and whether exactly so many are drawn. */
+export function lines(page) {
   const { state } = page;
   const words = el("output", { class: "quiet" });
   page.signals.addEventListener("answered", event => { words.textContent = event.detail.levels ? String(event.detail.levels.length) : ""; });
@@ -71,7 +72,8 @@ function lines(page) {
   return el("div", { class: "pair" }, labelled(WORDS.lines, number, words), check(WORDS.exact, state.exact === "1", on => page.set({ exact: on ? "1" : undefined })));
 }
 
-function range(page, name, words) {
+/** An end of the range that is drawn; its placeholder is the end that was chosen. */
+export function range(page, name, words) {
   const input = el("input", { type: "number", step: "any", value: page.state[name] || "", placeholder: WORDS.automatic,
     onchange: event => page.set({ [name]: event.target.value || undefined, ...(name === "zmax" && { clip: undefined }) }, { controls: name === "zmax" && "clip" in page.state }) });
   page.signals.addEventListener("answered", event => {

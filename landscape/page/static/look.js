@@ -1,5 +1,6 @@
 // Changes to a drawn figure that need no new numbers: colours of the path, opacity, light, camera, shown layers.
 import { numeric } from "./address.js";
+import { darkNow } from "./theme.js";
 
 export const LIGHT = { ambient: 0.72, diffuse: 0.5, specular: 0.08, roughness: 0.85 };
 export const CAMERA = { x: 0.95, y: -1.35, z: 0.95 };
@@ -36,6 +37,24 @@ export function cameraOf(text) {
 function triple(text) {
   const values = text.split(",").map(Number);
   return values.length === 3 && values.every(Number.isFinite) ? { x: values[0], y: values[1], z: values[2] } : null;
+}
+
+/** The command that exports the picture, with the options that the browser applies; and what no option of it says. */
+export function commandOf(answer, state, space, log) {
+  const usual = lookOf({}), look = lookOf(state), words = [], left = [];
+  if (darkNow()) words.push("--theme=dark");
+  if (space && look.camera) words.push(`--camera=${cameraText(look.camera)}`);
+  const zoom = (state.zoom || "").split(",").map(Number);
+  // Plotly gives the ends of a logarithmic axis by their logarithm, and a zoom of the command is in values.
+  if (!space && zoom.length === 4 && zoom.every(Number.isFinite)) words.push(`--zoom=${zoom.map((end, k) => (log && k > 1 ? Number((10 ** end).toPrecision(6)) : end)).join(",")}`);
+  if (!look.path) words.push("--no-path");
+  if (look.pathColour !== usual.pathColour) words.push(`--path-colour='${look.pathColour}'`);
+  if (look.pathWidth !== usual.pathWidth) words.push(`--path-width=${look.pathWidth}`);
+  if (space && Object.keys(LIGHT).some(name => look.light[name] !== LIGHT[name])) left.push("light");
+  if (look.opacity !== usual.opacity) left.push("opacity");
+  if (state.step !== undefined) left.push("step");
+  if (state.slice !== undefined) left.push("slice");
+  return { command: [answer.command, ...words].join(" "), left };
 }
 
 export function role(trace) {

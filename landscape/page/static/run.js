@@ -8,7 +8,7 @@ import { Exact } from "./exact.js";
 import { Follower } from "./follow.js";
 import { History } from "./history.js";
 import { jobDialog } from "./jobbox.js";
-import { cameraText, drawsSpace, lookOf } from "./look.js";
+import { cameraText, commandOf, drawsSpace, lookOf } from "./look.js";
 import { showChecks, showFailures, showLog, showNumbers, showProvenance } from "./numbers.js";
 import { longest } from "./path.js";
 import { Player } from "./player.js";
@@ -22,7 +22,7 @@ import { WORDS } from "./words.js";
 const ASKED = ["kind", "observable", "log", "levels", "exact", "zmin", "zmax", "clip", "scale", "proportions", "uncertainty", "extrema"]; // options of requests to the server
 const LIMITS = { levels: [1, 100], zmin: [-1e300, 1e300], zmax: [-1e300, 1e300], clip: [50, 100] };
 const OF_ONE = ["kind", "observable", "at", "zoom", "camera", "step", "slice", "zmin", "zmax"]; // reset when another landscape is chosen
-const LOOKS = ["camera", "zoom", "ambient", "diffuse", "specular", "roughness", "lightfrom", "opacity"]; // reverted by the reset button
+const LOOKS = ["camera", "zoom", "ambient", "diffuse", "specular", "roughness", "lightfrom", "opacity", "path", "pathcolour", "pathwidth", "at", "step", "slice"];
 
 export class RunPage {
   constructor(place, state) {
@@ -191,13 +191,19 @@ export class RunPage {
     this.choose(name);
   }
 
+  /** Everything of the picture as at first; the landscape and the view stay. */
   reset() {
-    for (const name of LOOKS) delete this.state[name];
+    for (const name of [...LOOKS, ...ASKED]) if (name !== "kind") delete this.state[name];
+    this.boxing = "";
     this.keep();
     this.view.kept = null;
     this.showControls();
+    this.showPlayer();
+    this.pointer = new Pointer(this.pointing, this);
     this.draw({ reset: true });
   }
+
+  commandOf() { return commandOf(this.view.answer || {}, this.state, this.view.space, this.log && this.landscape.axes.length === 1); }
 
   // -- drawing ----------------------------------------------------------------------------------------------------------
 

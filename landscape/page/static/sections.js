@@ -23,10 +23,11 @@ function numbersAt(field, j, i) {
 /** The two curves through a grid point: coordinates, values, half the width of the band, which points are interpolated;
  * missing values are gaps. */
 function curvesThrough(field, j, i) {
-  const row = { x: field.x, value: [], band: [], between: [] }, column = { x: field.y, value: [], band: [], between: [] };
+  const row = { x: field.x, value: [], band: [], between: [], words: [] }, column = { x: field.y, value: [], band: [], between: [], words: [] };
   const add = (curve, point, shown) => {
     curve.between.push(point.interpolated);
     curve.value.push(Number.isFinite(shown) ? point.value : null);
+    curve.words.push(WORDS.pointed(point.value, point.interpolated ? NaN : point.error));
     curve.band.push(Number.isFinite(point.riseError) ? point.riseError : point.error);
   };
   const width = field.x.length;
@@ -83,8 +84,8 @@ export class Sections {
         { x: places, y: lower, mode: "lines", line: { width: 0 }, hoverinfo: "skip", showlegend: false },
         { x: places, y: upper, mode: "lines", line: { width: 0 }, fill: "tonexty", fillcolor: colour + "38", hoverinfo: "skip", showlegend: false },
         ...refined ? [{ x: places, y: known.map(n => curve.value[n]), mode: "markers", marker: { color: colour, size: 4 }, hoverinfo: "skip", showlegend: false }] : [],
-        { x, y: curve.value, mode: "lines", line: { color: colour, width: 1.8 }, showlegend: false, connectgaps: false,
-          hovertemplate: `${axes[k].name} %{x:.4g}<br>${observable} %{y:.5g}<extra></extra>` },
+        { x, y: curve.value, text: curve.words, mode: "lines", line: { color: colour, width: 1.8 }, showlegend: false, connectgaps: false,
+          hovertemplate: `${axes[k].name} %{x:.4g}<br>${observable} %{text}<extra></extra>` },
         { x: [here[k]], y: [valueAt(field, j, i).value], mode: "markers", marker: { color: colour, size: 8, line: { color: "#ffffff", width: 1 } }, hoverinfo: "skip", showlegend: false },
       ];
       const layout = {

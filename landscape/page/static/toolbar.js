@@ -6,7 +6,7 @@ import { WORDS } from "./words.js";
 /** @param page has `state`, `landscape`, `looks`, `view`, `asked()`, `turnTo(kind)`, `fullScreen()`. */
 export function toolbar(page) {
   const kinds = page.looks.kinds[page.landscape.axes.length].map(kind => [kind.name, WORDS.kinds[kind.name] || kind.title]);
-  return [choice(WORDS.views, kinds, page.state.kind, kind => page.turnTo(kind)), ...boxButtons(page), saving(page), linkButton(),
+  return [choice(WORDS.views, kinds, page.state.kind, kind => page.turnTo(kind)), ...boxButtons(page), saving(page), linkButton(), commandButton(page),
     el("button", { type: "button", class: "single", onclick: () => page.fullScreen() }, WORDS.fullScreen)];
 }
 
@@ -37,9 +37,26 @@ function saving(page) {
     el("a", { class: "button", download: true, href: address("csv", page.asked()), onpointerdown: renew, onfocus: renew }, WORDS.csv));
 }
 
-function linkButton() {
-  return el("button", { type: "button", class: "single", onclick: async event => {
-    fill(event.target, await copyText(location.href) ? WORDS.copied : WORDS.notCopied);
-    setTimeout(() => fill(event.target, WORDS.link), 1200);
-  } }, WORDS.link);
+export function linkButton() {
+  return copyButton(WORDS.link, () => location.href);
+}
+
+/** Copies the shell command that exports the picture, and says what of the view it leaves out. @param page has `commandOf()`. */
+export function commandButton(page) {
+  const said = el("span", { class: "quiet", role: "status" });
+  const read = () => {
+    const { command, left } = page.commandOf();
+    button.title = command;
+    fill(said, left.length ? WORDS.commandLeaves(left) : "");
+    return command;
+  };
+  const button = copyButton(WORDS.command, read, { onpointerenter: read, onfocus: read });
+  return [button, said];
+}
+
+function copyButton(name, read, more = {}) {
+  return el("button", { type: "button", class: "single", ...more, onclick: async event => {
+    fill(event.target, await copyText(read()) ? WORDS.copied : WORDS.notCopied);
+    setTimeout(() => fill(event.target, name), 1200);
+  } }, name);
 }

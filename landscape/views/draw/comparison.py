@@ -13,8 +13,9 @@ import plotly.graph_objects as go
 
 from landscape.core.errors import JobError, quoted
 from landscape.core.text import file_name
+from landscape.surface.derived import RISE
 from landscape.views.draw.curve import draw_curve
-from landscape.views.draw.figure import draw
+from landscape.views.draw.figure import draw, show_part
 from landscape.views.draw.layout import legend_rows, sentence, with_levels
 from landscape.views.draw.overlay import (
     add_marks,
@@ -46,6 +47,7 @@ from landscape.views.prepare.comparison import (
     contrasts,
     prepare_overlay,
     share_scale,
+    with_rise,
 )
 from landscape.views.prepare.difference import DifferenceData, prepare_difference
 from landscape.views.prepare.geometry import bilinear
@@ -53,7 +55,7 @@ from landscape.views.prepare.paths import DrawnPath
 from landscape.views.prepare.uncertainty import CLEAR
 from landscape.views.prepare.words import capitalised
 
-WITHIN = "edge of the faded area, within 2 standard errors of no difference"
+WITHIN = "within 2 standard errors of no difference"
 
 
 def draw_difference(data: DifferenceData, kind: str, spec: FigureSpec) -> go.Figure:
@@ -346,13 +348,17 @@ def _title(own: dict[str, Any], place: FigurePlace) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class ComparedFigure:
-    """One figure of a comparison; `items` are the numbers of the landscapes in it, `file` the name for its files."""
+    """One figure of a comparison; `items` are the numbers of the landscapes in it, `file` the name for its files.
+
+    `ends` are those of the range drawn, in real values; None for a tile with a range of its own.
+    """
 
     figure: go.Figure
     title: str
     caption: str
     file: str
     items: tuple[int, ...]
+    ends: tuple[float, float] | None = None
 
 
 @documented(ComparisonSpec)
@@ -405,7 +411,10 @@ def draw_comparison(landscapes: Sequence[Given], mode: str, spec: ComparisonSpec
     """The same for a `ComparisonSpec`."""
     items = compared(landscapes)
     check_mode(mode, items, spec.observable)
-    return MODE_TABLE[mode].draw(items, spec)
+    figures = MODE_TABLE[mode].draw(*with_rise(items, spec))
+    for one in figures:
+        show_part(one.figure, spec)
+    return figures
 
 
 def comparison_kind(mode: str, items: Sequence[ComparedLandscape], kind: str | None) -> str:
@@ -433,7 +442,8 @@ def overlay(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -> list[Co
     else:
         drawn = {"curve": draw_curve_overlay, "contour": draw_contour_overlay}[kind](data, spec)
     name = _file("-and-".join(data.labels), "overlay", kind, spec)
-    return [ComparedFigure(drawn, data.frame.title, sentence(data.frame.caption), name, tuple(range(len(items))))]
+    everyone, caption = tuple(range(len(items))), sentence(data.frame.caption)
+    return [ComparedFigure(drawn, data.frame.title, caption, name, everyone, data.frame.scale.ends)]
 
 
 def show_differences(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -> list[ComparedFigure]:
@@ -450,7 +460,8 @@ def show_differences(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -
     for number, data in enumerate(pairs, 1):
         drawn = draw_difference(data if spec.path else replace(data, paths=((), ())), kind, spec)
         name = _file(f"{data.labels[1]}-less-{data.labels[0]}", "difference", kind, spec)
-        figures.append(ComparedFigure(drawn, data.field.title, sentence(data.field.caption), name, (0, number)))
+        caption, ends = sentence(data.field.caption), data.field.scale.ends
+        figures.append(ComparedFigure(drawn, data.field.title, caption, name, (0, number), ends))
     return figures
 
 
@@ -460,19 +471,30 @@ def tile(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -> list[Compa
     On a common scale, all get the same ends, and so choose the same contour lines.
     """
     of_each = replace(spec, notes=tuple(map(capitalised, contrasts(items))))
+    flat_rise = spec.observable == RISE and spec.rise is not False
     if spec.lock:
         shared = share_scale(items, spec.observable, spec.log, zmin=spec.zmin, zmax=spec.zmax)
         of_each = replace(of_each, zmin=shared.low, zmax=shared.high, log=shared.log)
+    low, high = of_each.zmin, of_each.zmax
+    ends = (low, high) if spec.lock and low is not None and high is not None else None
     figures = []
     for number, item in enumerate(items):
         named = replace(item.surface, name=item.label)
         kind = choose_kind(named, spec.kind)
-        drawn = draw(named, replace(of_each, kind=kind))
+        # Over a surface the uncertainty is two more surfaces, which only hide it.
+        hatched = flat_rise and kind in ("topographic", "contour", "slices")
+        drawn = draw(named, replace(of_each, kind=kind, uncertainty=spec.uncertainty or hatched))
         caption, name = drawn.layout.meta["caption"], _file(item.label, "", kind, spec)
-        figures.append(ComparedFigure(drawn, item.label, caption, name, (number,)))
+        figures.append(ComparedFigure(drawn, item.label, caption, name, (number,), ends))
     if spec.lock:
         _share_heights([compared.figure for compared in figures])
     return figures
+
+
+def comparison_name(figures: Sequence[ComparedFigure], mode: str) -> str:
+    """The name of a file, without its ending, that shows all figures of a comparison side by side."""
+    first, *others = [one.file for one in figures]
+    return file_name(first, "and", str(len(others)), "more", mode) if others else first
 
 
 def _share_heights(figures: Sequence[go.Figure]) -> None:

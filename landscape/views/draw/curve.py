@@ -20,6 +20,7 @@ from landscape.views.draw.layout import (
     base_layout,
     finish,
     make_frame,
+    more_lines,
     pointer_notes,
     pointer_text,
     pointer_values,
@@ -103,13 +104,15 @@ def draw_curve(data: FigureData, spec: FigureSpec) -> go.Figure:
     height = PANEL_PX if count == 1 else PANEL_PX * 0.72 * count + GAP_PX * (count - 1)
     below = TICKS_PX + 17
     names = _legend(observables)
-    frame = make_frame(data, spec, (PLOT_PX, height), left=76, right=28, below=below, legend=names)
+    wider = max(more_lines(_value_title(observable, height / count)) for observable in observables)
+    frame = make_frame(data, spec, (PLOT_PX, height), left=76 + wider, right=28, below=below, legend=names)
     places = panels(count, GAP_PX / height)
     layout = base_layout(data, spec, frame) | _x_axes(data, places)
     traces: list[Any] = []
     for panel, observable in zip(places, observables, strict=True):
         limits = y_limits(observable)
-        layout[f"yaxis{panel.y[1:]}"] = _y_axis(observable, limits, panel)
+        title = _value_title(observable, height / count)
+        layout[f"yaxis{panel.y[1:]}"] = _y_axis(observable, limits, panel) | {"title": title}
         first = next(k for k, other in enumerate(observables) if band_name(other) == band_name(observable))
         traces += _panel(observable, panel, limits, spec, band_in_legend=panel.number == first)
     if any(np.isfinite(path.height).any() for path in data.paths):
@@ -260,7 +263,7 @@ def _band(
 
 def _curve(data: FigureData, shown: Floats, panel: CurvePanel, spec: FigureSpec) -> go.Scatter:
     axis, colours = data.axes[0], _colours(panel)
-    name = data.observable.replace("_", " ")
+    name = data.quantity
     raw, value = pointer_values(data)
     # On a refined landscape, dots mark the evaluated points.
     size = 4 if data.interpolated is None else np.where(data.interpolated == 0, 5, 0)
@@ -319,9 +322,12 @@ def _x_axes(data: FigureData, places: Sequence[CurvePanel]) -> dict[str, Any]:
     return layout
 
 
+def _value_title(data: FigureData, height: float) -> dict[str, Any]:
+    return axis_title(data.quantity, height)
+
+
 def _y_axis(data: FigureData, limits: tuple[float, float], panel: CurvePanel) -> dict[str, Any]:
     axis: dict[str, Any] = {
-        "title": {"text": text(data.observable.replace("_", " "))},
         "domain": [max(panel.bottom, 0.0), min(panel.top, 1.0)],
         "range": list(limits),
     }

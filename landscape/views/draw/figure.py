@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from landscape.core.errors import JobError, quoted
 from landscape.core.grid import Floats
 from landscape.core.text import count_text, number_text
 from landscape.surface.surface import Surface
 from landscape.views.draw.layout import TICKS_PX, axis_title, base_layout, finish, make_frame, text
 from landscape.views.draw.plane import draw_categories
 from landscape.views.draw.style import CURVES, DARK_CURVES, FONT, INK, scale_warning, themed
-from landscape.views.figure_spec import KIND_TABLE, FigureSpec, choose_kind, documented
+from landscape.views.figure_spec import KIND_TABLE, FigureSpec, choose_kind, documented, numbers_of
 from landscape.views.prepare.figure import FigureData, prepare
 from landscape.views.prepare.scale import nice_ticks
 from landscape.views.prepare.uncertainty import Bars
@@ -151,12 +152,16 @@ def _place(figure: go.Figure, width: float, font: float, named_slice: bool) -> P
     for axis in axes_of(figure):
         if axis.title.text:
             room = height if axis._plotly_name.startswith("y") else plot_width
-            axis.title.update(axis_title(unescape(axis.title.text), room, AXIS * font, 2))
+            axis.title.update(axis_title(_title_of(axis), room, AXIS * font))
     return PrintLayout((plot_width, height), (left, right, top, bottom), caption_at, caption)
 
 
 def _has_two_lines(axis: Any, room: float, font: float) -> bool:
-    return "<br>" in axis_title(unescape(axis.title.text or ""), room, AXIS * font, 2)["text"]
+    return "<br>" in axis_title(_title_of(axis), room, AXIS * font)["text"]
+
+
+def _title_of(axis: Any) -> str:
+    return unescape((axis.title.text or "").replace("<br>", " "))
 
 
 def _tick_letters(figure: go.Figure) -> int:
@@ -316,7 +321,7 @@ def _drawn(lengths: Floats, log: bool) -> Floats:
 
 def _axes(data: FigureData, bars: Bars, low: float, high: float) -> dict[str, Any]:
     ticks, texts = nice_ticks(low, high, data.scale.log)
-    count, what = len(bars.values), text(data.observable.replace("_", " "))
+    count, what = len(bars.values), text(data.quantity)
     valued = count if count <= MOST_VALUES else int(bars.is_clear.sum())
     rows = range(0, valued, max(1, -(-valued // MOST_VALUES)))
     return {
@@ -438,6 +443,24 @@ def draw(surface: Surface, spec: FigureSpec) -> go.Figure:
     title = spec.title if isinstance(spec.title, str) else data.title
     data = replace(data, title=title, caption=(*data.caption, *spec.notes, *warning))
     drawn = draw_categories(data, spec) if data.categories and len(data.axes) == 2 else kind.draw(data, spec)
+    show_part(drawn, spec)
     if spec.is_for_print:
         fit_to_paper(drawn, spec)
     return drawn
+
+
+def show_part(drawn: go.Figure, spec: FigureSpec) -> None:
+    """Zoom a drawn curve or plane, and turn the camera of a scene, as the options ask; changes `drawn`."""
+    layout = drawn.layout
+    if (layout.meta or {}).get("space"):
+        if spec.camera is not None:
+            numbers = numbers_of("camera", spec.camera, (3, 6))
+            layout.scene.camera.eye = dict(zip("xyz", numbers, strict=False))
+            layout.scene.camera.center = dict(zip("xyz", numbers[3:], strict=False)) or layout.scene.camera.center
+    elif spec.zoom is not None:
+        numbers = numbers_of("zoom", spec.zoom, (2, 4))
+        for axis, ends in zip((layout.xaxis, layout.yaxis), (numbers[:2], numbers[2:]), strict=True):
+            log = axis.type == "log"
+            if ends and log and min(ends) <= 0:
+                raise JobError(f"zoom: must be above 0 on a logarithmic scale, not {quoted(spec.zoom)}")
+            axis.range = [math.log10(end) if log else end for end in ends] or axis.range

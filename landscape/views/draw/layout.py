@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
@@ -72,21 +72,27 @@ def wrapped(plain: str, width: float, font: float = 13) -> str:
     return "<br>".join(text(line) for line in wrap(plain, width, font))
 
 
-def axis_title(plain: str, width: float, font: float = 13, lines: int = 1) -> dict[str, Any]:
+def axis_title(plain: str, width: float, font: float = 13, lines: int = 2) -> dict[str, Any]:
     """The title of an axis for plotly, in lines of `width` pixels; a long one is smaller, see `fitting_title`.
 
     Args:
-        lines: how many it may have, where it would lose all but the name of the axis in one.
+        lines: how many it may have, where it would lose words in one.
     """
     most = max(8, int(width / (0.55 * font)))
     words, share = fitting_title(plain, most)
-    parts = [words]
-    if lines > 1 and words != plain and words == plain.partition(":")[0]:
-        whole = PARENTHESES.sub("", plain)
-        wrappings = (textwrap.wrap(whole, int(letters)) for letters in (most, most / SMALLEST))
+    parts, without = [words], PARENTHESES.sub("", plain)
+    loses_words = words != plain and words in (without, plain.partition(":")[0])
+    if lines > 1 and (loses_words or len(words) * SMALLEST > most):
+        tries = [(whole, letters) for whole in (plain, without) for letters in (most, int(most / SMALLEST))]
+        wrappings = (textwrap.wrap(whole, letters) for whole, letters in tries)
         parts = next((wrapping for wrapping in wrappings if len(wrapping) <= lines), parts)
         share = min(1.0, most / max(map(len, parts)))
     return {"text": "<br>".join(map(text, parts)), "font": {"size": share * font}}
+
+
+def more_lines(title: Mapping[str, Any], font: float = 13) -> float:
+    """The pixels that a title of an axis needs beside the axis beyond those of one line."""
+    return float(title["text"].count("<br>")) * LINE * font
 
 
 def make_frame(
@@ -208,7 +214,7 @@ def colour_bar(data: FigureData, length: float, even: EvenLevels | None = None) 
     """
     ticks, texts = spread_ticks(data.scale, length)
     return {
-        "title": bar_title(data.observable.replace("_", " ")),
+        "title": bar_title(data.quantity),
         "thickness": 14,
         "len": length,
         "lenmode": "pixels",
@@ -366,5 +372,5 @@ def of_heights(data: FigureData) -> dict[str, Any]:
 def plane_hover(data: FigureData) -> str:
     """Plotly's template for a point of two axes."""
     names = [axis.name for axis in data.axes]
-    value = pointer_text(data.observable.replace("_", " "), pointer_values(data)[1])
+    value = pointer_text(data.quantity, pointer_values(data)[1])
     return f"{names[0]} %{{x:.4g}}<br>{names[1]} %{{y:.4g}}<br>{value}<extra></extra>"

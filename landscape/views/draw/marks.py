@@ -15,13 +15,14 @@ from landscape.views.draw.layout import text
 from landscape.views.draw.style import DARK_HATCH, DARK_SOLID, HATCH, INK, NOWHERE, PAPER, PATH_HALO, themed, typed
 from landscape.views.figure_spec import FigureSpec
 from landscape.views.prepare.figure import FigureData, legend_name, missing_states, rectangles, square_states
-from landscape.views.prepare.geometry import isosurface
+from landscape.views.prepare.geometry import isosurface, region_below
 from landscape.views.prepare.scale import STATES
 from landscape.views.prepare.uncertainty import Marks, finer_edges
 
 BAND_NAME = "± 2 standard errors"
 SHEET = {"light": "#7a8699", "dark": "#b9c4d4"}
-VEIL = {"light": "rgba(255,255,255,0.45)", "dark": "rgba(20,24,31,0.5)"}
+VEIL = {"light": "rgba(255,255,255,0.4)", "dark": "rgba(20,24,31,0.45)"}  # lets hatching be seen on dark colours too
+MOST_HATCHED = 257  # points per axis of a hatched region's outline
 
 
 def unclear_names(data: FigureData) -> list[str]:
@@ -29,25 +30,24 @@ def unclear_names(data: FigureData) -> list[str]:
     return [] if data.difference is None else [data.unclear]
 
 
-def unclear_region(data: FigureData, spec: FigureSpec) -> list[go.Contour]:
-    """The region of a plane whose values cannot be told from the origin's: faded, with a dashed edge."""
+def unclear_region(data: FigureData, spec: FigureSpec) -> list[go.Scatter]:
+    """The region of a plane whose values cannot be told from the origin's, or from no difference: hatched."""
     if data.difference is None:
         return []
-    edge = {"width": 1.4, "dash": "dash", "smoothing": 0.6 if max(data.difference.shape) <= 100 else 0.0}
-    veils = {theme: {"fillcolor": VEIL[theme], "line": {**edge, "color": ink}} for theme, ink in INK.items()}
+    rows, columns = (slice(None, None, -(-size // MOST_HATCHED)) for size in data.difference.shape)
+    x, y = region_below(
+        data.axes[0].coordinates[columns], data.axes[1].coordinates[rows], data.difference[rows, columns], 1.0
+    )
+    shape = {"shape": "\\", "size": 8, "solidity": 0.12}
+    patterns = {
+        theme: {"fillpattern": {**shape, "fgcolor": ink, "bgcolor": VEIL[theme]}, "line": {"width": 0, "color": ink}}
+        for theme, ink in INK.items()
+    }
+    look: dict[str, Any] = themed(patterns, spec.theme, role="uncertainty")
+    # Without a point the trace would lose its legend entry, which says that the region is empty.
+    spots = {"x": x, "y": y} if x else {"x": [None], "y": [None]}
     return [
-        go.Contour(
-            x=data.axes[0].coordinates,
-            y=data.axes[1].coordinates,
-            z=typed(data.difference),
-            # Plotly fills the region that does not fulfil the condition.
-            contours={"type": "constraint", "operation": ">", "value": 1},
-            connectgaps=False,
-            hoverinfo="skip",
-            name=data.unclear,
-            showlegend=True,
-            **themed(veils, spec.theme, role="uncertainty"),
-        )
+        go.Scatter(**spots, mode="lines", fill="toself", hoverinfo="skip", name=data.unclear, showlegend=True, **look)
     ]
 
 

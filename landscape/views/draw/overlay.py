@@ -403,7 +403,7 @@ def draw_curve_overlay(data: OverlayData, spec: FigureSpec) -> go.Figure:
 def _axes(data: OverlayData, ends: tuple[float, float]) -> dict[str, Any]:
     axis, log = data.frame.axes[0], data.frame.scale.log
     margin = 0.02 * axis.span
-    y_axis: dict[str, Any] = {"title": {"text": text(data.frame.observable.replace("_", " "))}, "range": list(ends)}
+    y_axis: dict[str, Any] = {"title": {"text": text(data.frame.quantity)}, "range": list(ends)}
     if log:
         ticks, texts = nice_ticks(*ends, log=True)
         y_axis |= {"type": "log", "tickmode": "array", "tickvals": [10.0**tick for tick in ticks], "ticktext": texts}
@@ -413,7 +413,7 @@ def _axes(data: OverlayData, ends: tuple[float, float]) -> dict[str, Any]:
 
 def _paths(field: FigureData) -> list[DrawnPath]:
     """The paths over the curve whose loss at the last snapshot is known."""
-    known = [path for path in field.paths if field.observable == "loss" and np.isfinite(path.height[-1])]
+    known = [path for path in field.paths if np.isfinite(path.height[-1])]
     return [on_curve(path, field.scale.real) for path in known]
 
 
@@ -449,7 +449,7 @@ def _curve(field: FigureData, label: str, number: int, spec: FigureSpec) -> go.S
         theme: {"line": {"color": colour, "dash": own.dash, "width": 2.2}} for theme, colour in own.colours.items()
     }
     axis = field.axes[0].name
-    name = field.observable.replace("_", " ")
+    name = field.quantity
     return go.Scatter(
         x=field.axes[0].coordinates,
         y=_shown(field),

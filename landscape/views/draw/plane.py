@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from landscape.core.errors import capped
 from landscape.views.draw.layout import (
     TICKS_PX,
-    Frame,
     axis_title,
     base_layout,
     colour_bar,
     finish,
     label_carrier,
     make_frame,
+    more_lines,
     plane_hover,
     pointer_notes,
     pointer_values,
@@ -102,12 +102,13 @@ def draw_plane(
     data = replace(data, caption=(*data.caption, *snapshots_note(data)))
     states = data.states if all_states is None else all_states
     plot = plot_size(data)
-    below = TICKS_PX + 17 + room
+    titles = axis_title(data.axes[0].title, plot[0]), axis_title(data.axes[1].title, plot[1] + BESIDE_PX)
+    below = TICKS_PX + 17 + room + more_lines(titles[0])
     names = [*legend_names(data.paths), *network_names(data), *missing_names(states)]
     names += [*layer_names(data), *extrema_names(data)]
-    frame = make_frame(data, spec, plot, left=73, below=below, legend=names)
+    frame = make_frame(data, spec, plot, left=73 + more_lines(titles[1]), below=below, legend=names)
     traces: list[Any] = [*field, *layers(data, missing_states(states), spec)]
-    layout = base_layout(data, spec, frame) | _axes(data, frame)
+    layout = base_layout(data, spec, frame) | _axes(data, titles)
     traces += flat_networks(data, spec)
     layout["annotations"] = [*layout["annotations"], *network_labels(data)]
     traces += flat_paths(data.paths, spec, shades)
@@ -119,17 +120,17 @@ def draw_plane(
     return figure
 
 
-def _axes(data: FigureData, frame: Frame) -> dict[str, Any]:
+def _axes(data: FigureData, titles: Sequence[dict[str, Any]]) -> dict[str, Any]:
     ranges = _ranges(data)
     layout: dict[str, Any] = {
         "xaxis": {
-            "title": axis_title(data.axes[0].title, frame.plot[0]),
+            "title": titles[0],
             "range": ranges[0],
             "showgrid": False,
             "zeroline": False,
         },
         "yaxis": {
-            "title": axis_title(data.axes[1].title, frame.plot[1] + BESIDE_PX),
+            "title": titles[1],
             "range": ranges[1],
             "showgrid": False,
             "zeroline": False,
@@ -252,7 +253,7 @@ def draw_categories(data: FigureData, spec: FigureSpec) -> go.Figure:
         name=text(data.observable),
         meta={"role": "categories"},
         colorbar={
-            "title": {"text": text(data.observable.replace("_", " ")), "side": "top", "font": {"size": 13}},
+            "title": {"text": text(data.quantity), "side": "top", "font": {"size": 13}},
             "thickness": 14,
             "len": bar_length(data),
             "lenmode": "pixels",

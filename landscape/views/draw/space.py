@@ -268,7 +268,7 @@ def z_axis(data: FigureData, low: float, high: float) -> dict[str, Any]:
     """The axis of the values, from `low` to `high` in drawn units, with real values at its ticks."""
     ticks, texts = nice_ticks(data.scale.low, data.scale.high, data.scale.log)
     return {
-        "title": {"text": text(data.observable.replace("_", " "))},
+        "title": axis_title(data.quantity, *SCENE_TITLE),
         "range": [low, high],
         "tickmode": "array",
         "tickvals": ticks,

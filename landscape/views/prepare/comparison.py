@@ -10,6 +10,7 @@ import numpy as np
 from landscape.core.errors import JobError, nearest, quoted
 from landscape.core.folders import run_labels
 from landscape.core.grid import Floats
+from landscape.surface.derived import RISE, derive
 from landscape.surface.surface import OK, Axis, Surface, check_observable
 from landscape.views.figure_spec import MODE_TABLE, ComparisonSpec
 from landscape.views.prepare import words
@@ -124,6 +125,34 @@ def check_mode(mode: str, items: Sequence[ComparedLandscape], observable: str) -
         raise JobError(
             "compare: volumes of three axes hide one another in an overlay; tile them, or take the difference"
         )
+
+
+def with_rise(
+    items: Sequence[ComparedLandscape], spec: ComparisonSpec
+) -> tuple[tuple[ComparedLandscape, ...], ComparisonSpec]:
+    """What is drawn of a comparison of the loss: with the rise, the loss of each landscape above that at its origin.
+
+    By default the rise is drawn on one linear scale, where all losses at the origin are known: on a logarithmic scale
+    the origin itself would be missing.
+
+    Raises:
+        JobError: the rise is asked for and not known, or asked for of another observable.
+    """
+    if spec.rise and spec.observable not in ("loss", RISE):
+        raise JobError(f"rise: must go with the observable loss, not {quoted(spec.observable)}; leave one of them out")
+    if spec.observable != "loss" or spec.rise is False or (spec.rise is None and (spec.log or not spec.lock)):
+        return tuple(items), spec
+    raised = tuple(replace(item, surface=_with_rise(item.surface)) for item in items)
+    unknown = [item.label for item in raised if RISE not in item.surface.observables]
+    if spec.rise and unknown:
+        raise JobError(f"rise: the loss at the origin of {quoted(unknown[0])} is not known; leave the option out")
+    return (tuple(items), spec) if unknown else (raised, replace(spec, observable=RISE))
+
+
+def _with_rise(surface: Surface) -> Surface:
+    """The surface with `loss_rise`, which one that was not read from a run does not have."""
+    found = {} if RISE in surface.observables else derive({}, surface.observables, surface.origin_loss)
+    return replace(surface, observables={**surface.observables, **found}) if found else surface
 
 
 def _axes(item: ComparedLandscape) -> str:
@@ -260,10 +289,10 @@ def share_scale(
 
 
 def _suggests_log(items: Sequence[ComparedLandscape], values: Sequence[Floats], observable: str) -> bool:
-    """Whether all values together span over two decades; fractions such as the accuracy stay linear."""
+    """Whether all values together span over two decades; fractions, and the rise, which is 0 at the origin, do not."""
     known = np.concatenate([one[item.surface.status == OK] for item, one in zip(items, values, strict=True)])
     a_fraction = observable != "loss" and not observable.endswith("_stderr") and known.max(initial=0.0) <= 1
-    return not a_fraction and spanned_decades(known) > LOG_DECADES
+    return observable != RISE and not a_fraction and spanned_decades(known) > LOG_DECADES
 
 
 def prepare_overlay(items: Sequence[ComparedLandscape], spec: ComparisonSpec) -> OverlayData:
@@ -327,6 +356,13 @@ def _common_axis(fields: Sequence[FigureData], k: int) -> AxisView:
     return AxisView(axes[0].name, title, ends, meaning)
 
 
+def _bands_note(fields: Sequence[FigureData]) -> list[str]:
+    """The caption's note on the bands around curves; for planes, which have none, and without errors, no note."""
+    known = [field for field in fields if len(field.axes) == 1 and field.shape_error is not None]
+    of_rise = any(field.rise_error is not None or field.observable == RISE for field in known)
+    return ["shaded: ± 2 standard errors" + of_rise * " of the loss above the origin"] if known else []
+
+
 def _caption(
     items: Sequence[ComparedLandscape], fields: Sequence[FigureData], axes: Sequence[AxisView], observable: str
 ) -> list[str]:
@@ -337,11 +373,13 @@ def _caption(
     facts += [axis.meaning for axis in axes if axis.meaning != axis.title]
     facts += scales_note(axes, fields[0].fill)
     facts += ["logarithmic scale"] if fields[0].scale.log else []
+    facts += _bands_note(fields)
     sentences = [words.capitalised(fact) for fact in facts]
     for item, field in zip(items, fields, strict=True):
         parts = [words.resolution(item.surface)]
         parts += [words.sampling(item.surface, observable)] if len(samplings) > 1 else []
-        at_origin = words.origin_text(item.surface) if observable == "loss" else ""
+        parts += ["standard errors are not known"] if len(axes) == 1 and field.shape_error is None else []
+        at_origin = words.origin_text(item.surface) if observable in ("loss", RISE) else ""
         parts += [f"loss at the origin {at_origin}"] if at_origin else []
         parts += [words.state_text(item.surface), *field.scale.notes]
         parts += path_notes(item.surface, field.paths, observable, field.scale)

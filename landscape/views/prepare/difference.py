@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from landscape.core.errors import JobError, quoted
 from landscape.core.grid import Floats
 from landscape.core.text import count_text, number_text
+from landscape.surface.derived import RISE
 from landscape.surface.surface import NOT_COMPUTED, OK, RISE_STDERR, Axis, Surface, stored_stderr
 from landscape.views.figure_spec import DEFAULT_SPEC, FigureSpec
 from landscape.views.prepare import words
@@ -176,7 +177,7 @@ def error_of(
     grid: Sequence[Floats],
 ) -> tuple[Floats | None, str]:
     """The standard error of the difference, or of the ratio to first order, and its kind."""
-    exact = _of_stored_losses(one, other, grid) if observable == "loss" else None
+    exact = _of_stored_losses(one, other, observable, grid) if observable in ("loss", RISE) else None
     paired = exact if exact is not None else _paired(one, other, observable, grid)
     (a, b), errors = sides, (sides[0].error, sides[1].error)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
@@ -193,9 +194,9 @@ def error_of(
 def _paired(one: Surface, other: Surface, observable: str, grid: Sequence[Floats]) -> Floats | None:
     """An upper bound of the paired standard error of the difference; None if there is none."""
     errors = [surface.observables.get(RISE_STDERR) for surface in (one, other)]
-    if observable != "loss" or errors[0] is None or errors[1] is None:
+    if observable not in ("loss", RISE) or errors[0] is None or errors[1] is None:
         return None
-    if not (same_samples(one, other) and same_origin(one, other)):
+    if not (same_samples(one, other) and (observable == RISE or same_origin(one, other))):
         return None
     given = zip((one, other), errors, strict=True)
     sides = [
@@ -205,13 +206,13 @@ def _paired(one: Surface, other: Surface, observable: str, grid: Sequence[Floats
     return sides[0] + sides[1]
 
 
-def _of_stored_losses(one: Surface, other: Surface, grid: Sequence[Floats]) -> Floats | None:
+def _of_stored_losses(one: Surface, other: Surface, observable: str, grid: Sequence[Floats]) -> Floats | None:
     """The exact paired error, if both landscapes keep the losses of their samples at these points; else None."""
     shape, losses = tuple(len(points) for points in reversed(grid)), one.loss_samples
     places = ([axis.coordinates for axis in surface.axes] for surface in (one, other))
     if losses is None or losses.shape[:-1] != shape or not all(coordinates_agree(own, grid) for own in places):
         return None
-    return stored_stderr(one, other)
+    return stored_stderr(one, other, rises=observable == RISE)
 
 
 def moved_to(given: GridValues, surface: Surface, grid: Sequence[Floats]) -> GridValues:
@@ -248,9 +249,9 @@ def prepare_difference(
     """The difference of `other` from `first`, at their common points or, if the grids differ, at the coarser grid's.
 
     The standard error is paired if both landscapes have the same samples: exactly, from the losses of the samples, if
-    both keep them; else by a bound, if they have the same origin, rounded alike, and known errors of their rises: then
-    d = R_B − R_A, and se(d) <= se(R_A) + se(R_B), whatever their covariance. Otherwise it is √(se_A² + se_B²), which is
-    right for independent samples.
+    both keep them; else by a bound, if the errors of their rises are known, and the difference is that of the rises, or
+    they have the same origin, rounded alike: then d = R_B − R_A, and se(d) <= se(R_A) + se(R_B), whatever their
+    covariance. Otherwise it is √(se_A² + se_B²), which is right for independent samples.
 
     Args:
         spec: its observable, the number of contour lines, and `log`: the ratio in place of the difference.
@@ -321,6 +322,8 @@ def _known_origin(field: FigureData) -> OriginMark | None:
 def _at_origin(first: ComparedLandscape, other: ComparedLandscape, observable: str, log: bool) -> float:
     """The drawn difference of the losses at the origin; NaN if one is unknown, and for other observables."""
     a, b = first.surface.origin_loss, other.surface.origin_loss
+    if observable == RISE and not log:
+        return 0.0
     if observable != "loss" or (log and not min(a, b) > 0):
         return math.nan
     return math.log10(b / a) if log else b - a
@@ -406,7 +409,9 @@ def _caption(data: DifferenceData, pair: tuple[ComparedLandscape, ComparedLandsc
     facts += scales_note(field.axes, field.fill)
     states = [(item.label, words.state_text(item.surface)) for item in pair]
     unfinished = [f"{label}: {state}" for label, state in states if state != "complete"]
-    return [*map(words.capitalised, facts), *unfinished]
+    origins = [(item.label, words.origin_text(item.surface)) for item in pair if observable == RISE]
+    at_origins = [f"loss at the origin of {label}: {text}" for label, text in origins if text]
+    return [*map(words.capitalised, [*facts, *at_origins]), *unfinished]
 
 
 def _resampling_note(data: DifferenceData) -> list[str]:

@@ -18,7 +18,7 @@ from landscape.views.prepare.history import PLACES
 from landscape.views.prepare.paths import origin_index
 from landscape.views.prepare.scale import is_evaluated, point_counts
 from landscape.views.prepare.tables import measure_numbers
-from landscape.views.prepare.uncertainty import standard_error, where_evaluated
+from landscape.views.prepare.uncertainty import rise_over_origin, standard_error, where_evaluated
 from landscape.views.prepare.words import ENTEZARI
 
 MOST_KEYS, DEEPEST = 400, 8  # of a flattened document: keys, levels
@@ -163,13 +163,12 @@ def _numbers(item: TableItem, observable: str) -> dict[str, Cell]:
     cells: dict[str, Cell] = {}
     error = where_evaluated(surface, standard_error(surface, observable))
     if known.size:
-        spread = np.percentile(known, [5, 95])
         digits = words.usual_digits(values, error, 5)
         low, high = (_extreme(values, error, value) for value in (known.min(), known.max()))
         lowest = None if item.whole is None else item.whole.lowest  # its error is known only where it is drawn
         cells[f"lowest {name}"] = low if lowest in (None, low.number) else _number(float(lowest), digits)
         cells[f"highest {name}"] = high
-        cells[f"relief of the {name} (95th less 5th percentile)"] = _number(float(spread[1] - spread[0]), digits)
+        cells[f"relief of the {name} (95th less 5th percentile)"] = _relief(surface, observable, values, error)
     cells |= _at_origin(surface, observable, name, values)
     if error is not None and np.isfinite(error).any():
         cells[f"standard error of the {name}, median"] = _number(float(np.median(error[np.isfinite(error)])), 3)
@@ -206,6 +205,19 @@ def _extreme(values: np.ndarray, error: np.ndarray | None, value: float) -> Cell
     """The lowest or the highest of the values with its error."""
     index = np.unravel_index(int(np.argmax(values == value)), values.shape)
     return Cell(words.value_with_error(float(value), math.nan if error is None else float(error[index])), float(value))
+
+
+def _relief(surface: Surface, observable: str, values: np.ndarray, error: np.ndarray | None) -> Cell:
+    """The 95th less the 5th percentile; its error is at most the sum of those at the points nearest to both.
+
+    Of the loss these are the errors of the rises, in which the noise common to all points cancels.
+    """
+    low, high = np.percentile(values[np.isfinite(values)], [5, 95])
+    rise_error = where_evaluated(surface, rise_over_origin(surface, observable)[1])
+    errors = error if rise_error is None else rise_error
+    at = [int(np.nanargmin(np.abs(np.where(np.isfinite(values), values, np.nan) - end))) for end in (low, high)]
+    total = math.nan if errors is None else float(sum(errors.flat[k] for k in at))
+    return Cell(words.value_with_error(float(high - low), total), float(high - low))
 
 
 def _number(value: float, digits: int = 5) -> Cell:

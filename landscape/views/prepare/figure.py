@@ -195,6 +195,11 @@ class FigureData:
     fill: bool = False
 
     @property
+    def quantity(self) -> str:
+        """The observable in words, for the titles of axes and bars and for the pointer: 'loss above the origin'."""
+        return words.observable_title(self.observable)
+
+    @property
     def shape_error(self) -> Floats | None:
         """The error of the shape: that of the rise if known, since a common shift of all points is no shape."""
         return self.error if self.rise_error is None else self.rise_error

@@ -16,6 +16,7 @@ from landscape.core.grid import Floats
 # The grid of a surface as cells and triangles, for isolines on it and for meshes.
 
 Indices = NDArray[np.int64]
+Outline = list[float | None]  # coordinates of polygons, None after each
 
 
 def triangulated(alpha: Floats, beta: Floats, height: Floats) -> tuple[Floats, Indices]:
@@ -117,6 +118,43 @@ def joined(first: Sequence[int], second: Sequence[int]) -> Iterator[list[int]]:
             line.append(following)
         if len(line) > 1:
             yield line
+
+
+def region_below(alpha: Floats, beta: Floats, values: Floats, limit: float) -> tuple[Outline, Outline]:
+    """The region where `values` [beta, alpha], linear along the edges of grid squares, are at most `limit`.
+
+    Returns:
+        The x and the y of closed polygons, with None after each; squares with a missing corner belong to none.
+
+    >>> region_below(np.array([0.0, 1.0]), np.array([0.0, 1.0]), np.array([[0.0, 2.0], [0.0, 2.0]]), 1.0)
+    ([0.0, 0.5, 0.5, 0.0, 0.0, None], [0.0, 0.0, 1.0, 1.0, 0.0, None])
+    """
+    corners = np.stack([values[:-1, :-1], values[:-1, 1:], values[1:, 1:], values[1:, :-1]], axis=-1)
+    inside, known = corners <= limit, np.isfinite(corners).all(axis=-1)
+    x: Outline = []
+    y: Outline = []
+
+    def add(across: Sequence[float], up: Sequence[float]) -> None:
+        x.extend([*across, across[0], None])
+        y.extend([*up, up[0], None])
+
+    whole = np.asarray(inside.all(axis=-1) & known)
+    for j, run in enumerate(whole):
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], run.astype(np.int8), [0]])))
+        for i, end in zip(edges[::2], edges[1::2], strict=True):
+            west, east, south, north = map(float, (alpha[i], alpha[end], beta[j], beta[j + 1]))
+            add([west, east, east, west], [south, south, north, north])
+    for j, i in zip(*np.nonzero(inside.any(axis=-1) & ~whole & known), strict=True):
+        places = [(alpha[i], beta[j]), (alpha[i + 1], beta[j]), (alpha[i + 1], beta[j + 1]), (alpha[i], beta[j + 1])]
+        part: list[tuple[float, float]] = []
+        for k, (one, other) in enumerate(zip(places, [*places[1:], places[0]], strict=True)):
+            height, following = corners[j, i, k], corners[j, i, (k + 1) % 4]
+            part += [one] if height <= limit else []
+            if (height <= limit) != (following <= limit):
+                share = (limit - height) / (following - height)
+                part.append((one[0] + share * (other[0] - one[0]), one[1] + share * (other[1] - one[1])))
+        add([float(place[0]) for place in part], [float(place[1]) for place in part])
+    return x, y
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -278,6 +278,11 @@ class Scale:
         """The distance from 0 at which the colours of signed values are full."""
         return max(abs(self.low), abs(self.high), ZERO_SHARE * self.zero)
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The ends of the range drawn, in real values."""
+        return self.real(self.low), self.real(self.high)
+
     def real(self, drawn: float) -> float:
         """The value that a drawn number stands for."""
         return 10.0**drawn if self.log else drawn

@@ -232,7 +232,7 @@ def observable_title(observable: str) -> str:
     ('accuracy', 'standard error of the accuracy')
     """
     if observable in (RISE, RISE_STDERR):
-        return "rise over the origin" if observable == RISE else "standard error of the rise over the origin"
+        return "loss above the origin" if observable == RISE else "standard error of the loss above the origin"
     if observable.endswith("_stderr"):
         return f"standard error of the {observable.removesuffix('_stderr')}"
     return observable.replace("_", " ")
@@ -365,7 +365,7 @@ def precision_text(surface: Surface) -> str:
 def caption(surface: Surface, observable: str, notes: tuple[str, ...] = ()) -> tuple[str, ...]:
     """The caption of a figure: sentences without full stops, `notes` last."""
     place = "there" if surface.record.origin_in_words else "at the origin"
-    at_origin = origin_text(surface) if observable == "loss" else ""
+    at_origin = origin_text(surface) if observable in ("loss", RISE) else ""
     parts = [
         sampling(surface, observable),
         resolution(surface),

@@ -1,5 +1,6 @@
 // Fits a figure of `draw` to its place on a page: its width, its theme. The report and the live page share it.
 
+const LINE = 16; // pixels of a second line of a title
 const NARROW = 560; // pixels; in a narrower figure the colour bar is below the plot and scenes name their axes alone
 
 function legendRows(data, width) {
@@ -42,7 +43,7 @@ export function fit(figure, width, tallest) {
     margin.l = flat ? 52 : 4;
     margin.r = flat ? 14 : 4;
     if (!flat) {
-      for (const key of ["xaxis", "yaxis"]) shorten(layout.scene[key]);
+      for (const key of ["xaxis", "yaxis"]) suit(layout.scene[key], 140);
       for (const key of "xyz") layout.scene.camera.eye[key] *= 1.15;
     }
   }
@@ -55,8 +56,10 @@ export function fit(figure, width, tallest) {
     const spare = inner - height * meta.plot[0] / meta.plot[1];
     margin.l += spare / 2; margin.r += spare / 2; inner -= spare;
   }
-  if (flat) { suit(layout.xaxis, inner); suit(layout.yaxis, height); }
-  let below = narrow && flat ? 46 + (layout.sliders ? 74 : 0) : meta.below;
+  const second = flat ? [suit(layout.xaxis, inner), suit(layout.yaxis, height + 40)] : [0, 0]; // lines beyond the first
+  if (second[1]) margin.l += LINE * second[1];
+  if (second[1]) inner -= LINE * second[1];
+  let below = (narrow && flat ? 46 + (layout.sliders ? 74 : 0) : meta.below) + LINE * second[0];
   if (narrow && bars.length) {
     for (const trace of bars) {
       const bar = trace.colorbar || trace.marker.colorbar;
@@ -104,17 +107,23 @@ function apart(layout, width, height) {
   return [...layout.annotations.filter(a => a.name !== "step"), ...kept];
 }
 
-// A title that is too long for its axis gets smaller, down to 0.7; a longer one is the name alone: the caption has it whole.
+// A title is never cut off: one that is too long for its axis gets smaller, down to 0.7, then has two lines. Returns the lines beyond one.
 function suit(axis, room) {
   const { text, font } = axis?.title || {};
-  if (!text) return;
-  const size = font?.size || 13, share = room / (0.55 * size * text.length);
-  if (share < 0.7) shorten(axis);
-  else axis.title = { ...axis.title, font: { ...font, size: size * Math.min(1, share) } };
+  if (!text) return 0;
+  const size = 13, letters = room / (0.55 * size), whole = text.replaceAll("<br>", " ");
+  const lines = letters < 0.7 * whole.length ? halves(whole) : [whole];
+  const share = Math.max(0.55, Math.min(1, letters / Math.max(...lines.map(line => line.length))));
+  axis.title = { ...axis.title, text: lines.join("<br>"), font: { ...font, size: size * share } };
+  return lines.length - 1;
 }
 
-function shorten(axis) {
-  if (axis && axis.title && axis.title.text) axis.title.text = axis.title.text.split(":")[0];
+// A text in two lines, divided at the space that is nearest to its middle.
+function halves(text) {
+  const spaces = [...text].flatMap((letter, k) => (letter === " " ? [k] : [])), middle = text.length / 2;
+  if (!spaces.length) return [text];
+  const at = spaces.reduce((best, k) => (Math.abs(k - middle) < Math.abs(best - middle) ? k : best));
+  return [text.slice(0, at), text.slice(at + 1)];
 }
 
 function thin(bar, width) {

@@ -16,8 +16,8 @@
 
   // The names of a view's figures: one for a landscape, one or more for a comparison.
   function namesOf(view) {
+    if (view.tiles) return store.comparisons[`${view.comparison}/${view.mode}/${view.kind}/${view.scale}`];
     const log = view.log ? "True" : "False";
-    if (view.tiles) return store.comparisons[`${view.comparison}/${view.mode}/${view.kind}/${log}`];
     return [`${view.index}/${view.kind}/${view.observable}/${log}`];
   }
 

@@ -288,6 +288,20 @@ def test_init_writes_a_job_that_runs_and_never_replaces_files(call, tmp_path):
     assert yaml.safe_load(file.read_text()) == job
 
 
+def test_export_writes_a_comparison_of_landscapes(call, finished, tmp_path):
+    both = [f"{finished.folder / 'run'}:plane", f"{finished.folder / 'run'}:plane"]
+    drawn = call("export", *both, "--mode", "tiled", "--no-rise", "--out", tmp_path)
+    assert [Path(line).name for line in drawn.out.splitlines()] == ["plane-topographic-and-1-more-tiled.html"]
+    for words, message in (
+        ([*both[:1], finished.folder / "run"], "must be RUN:NAME with --mode"),
+        ([*both, "--to", "csv"], "to: unknown format 'csv'"),
+        ([*both, "--width", "3in"], "compare: unknown option 'width'"),
+    ):
+        refused = call("export", *words, "--mode", "overlay")
+        assert (refused.code, message in refused.err) == (2, True), refused.err
+    assert "goes with --mode" in call("export", finished.folder / "run", "plane", "--no-lock").err
+
+
 def test_export_writes_data_that_reads_back(call, finished):
     found = call("export", finished.folder / "run", "plane", "--to", "csv,npz,html")
     assert found.code == 0, found.err

@@ -18,7 +18,7 @@ def test_no_option_that_was_not_given_reaches_the_figure():
 
 
 def test_every_option_is_one_of_the_figure():
-    values = {field.name: True for field in fields(FigureOptions) if field.name != "no_title"}
+    values = {field.name: field.name != "path" for field in fields(FigureOptions) if field.name != "no_title"}
     given = FigureOptions(**values).as_arguments()
     assert given == values
     assert set(given) <= set(inspect.signature(figure).parameters)

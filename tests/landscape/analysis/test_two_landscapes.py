@@ -32,7 +32,7 @@ from landscape.compute.recorded_job import recorded_job
 from landscape.core.quantisation import Quantisation
 from landscape.model.parameters import describe_parameters, filter_unview, filter_view, state_of
 from landscape.surface.record_entries import BitsRecord, ComparedRecord, StepsRecord
-from landscape.surface.surface import Surface, paired_stderr
+from landscape.surface.surface import Surface, paired_stderr, stored_stderr
 from landscape.views.draw.comparison import compare, compare_figures
 from landscape.views.prepare.quantisation import compared_rows, drawn_bits, drawn_steps
 
@@ -277,11 +277,24 @@ def test_figures_take_the_error_of_the_pairs_where_the_losses_are_kept(runs):
     captions = {}
     for place in (runs.plain, runs.kept):
         opened = open_run(place)
-        captions[place] = str(compare([opened["float"], opened["small"]], "difference").to_dict()).replace("<br>", " ")
+        pair = [opened["float"], opened["small"]]
+        drawn = compare(pair, "difference", rise=False)
+        captions[place] = str(drawn.to_dict()).replace("<br>", " ")
+        rises = str(compare(pair, "difference").to_dict()).replace("<br>", " ")
+        assert ("of the pairs of the same samples" if place == runs.kept else "an upper bound") in rises
     assert "of the pairs of the same samples" in captions[runs.kept]
     # Of another rounding the origin is another network: errors of rises over it are no bound.
     assert "of both combined" in captions[runs.plain]
     assert "ounding differs: nothing rounded, weights rounded to 3 bits per channel" in captions[runs.plain]
+
+
+def test_the_error_of_a_difference_of_rises_is_that_of_the_pairs(runs):
+    opened = open_run(runs.kept)
+    first, other = opened["float"], opened["small"]
+    a, b = (np.asarray(one.loss_samples, np.float64) for one in (first, other))
+    apart = (b - other.loss_samples.origin) - (a - first.loss_samples.origin)
+    expected = apart.std(axis=-1, ddof=1) / np.sqrt(apart.shape[-1])
+    np.testing.assert_allclose(stored_stderr(first, other, rises=True), expected, rtol=1e-9, atol=1e-12)
 
 
 def test_what_was_kept_over_other_samples_is_not_shown():

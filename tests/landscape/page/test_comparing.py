@@ -53,7 +53,7 @@ def test_an_overlay_and_a_difference(finished: Path) -> None:
     assert figure["items"] == ["net|minimum", "net|path"]
     assert {trace["meta"]["item"] for trace in figure["figure"]["data"] if "item" in trace.get("meta", {})} == {0, 1}
     (figure,) = answer(finished, "net|minimum", "net|path", mode="difference")["figures"]
-    assert figure["title"] == "Loss of path less minimum"
+    assert figure["title"] == "Loss above the origin of path less minimum"
     assert "resampled" in figure["caption"] or "no common range" in figure["caption"]
 
 
@@ -150,10 +150,13 @@ def test_a_difference_has_the_paired_error_where_the_losses_of_the_samples_are_k
             run(job)
     captions = {}
     for name in ("kept", "bare"):
-        (figure,) = answer(tmp_path, f"{name}0|minimum", f"{name}1|minimum", mode="difference")["figures"]
-        captions[name] = figure["caption"]
-    assert "Standard error of the pairs of the same samples" in captions["kept"]
-    assert "though the samples are the same (keep_samples" in captions["bare"]
+        for rise in ("0", "1"):
+            told = answer(tmp_path, f"{name}0|minimum", f"{name}1|minimum", mode="difference", rise=rise)
+            captions[name, rise] = told["figures"][0]["caption"]
+    for rise in ("0", "1"):
+        assert "Standard error of the pairs of the same samples" in captions["kept", rise]
+    assert "though the samples are the same (keep_samples" in captions["bare", "0"]
+    assert "paired over the same samples, an upper bound" in captions["bare", "1"]
 
 
 def test_a_plane_may_fill_the_room_that_there_is(finished: Path) -> None:
@@ -179,3 +182,20 @@ def test_a_colour_scale_is_the_readers_only_where_they_name_one() -> None:
     assert parse_query(AddressQuery([("run", "net"), ("landscape", "path")]), FigureQuery).spec.colour_scale is None
     with pytest.raises(JobError, match="scale: unknown 'vir'"):
         asked("net|minimum", "net|path", scale="vir")
+
+
+def test_the_range_and_the_rise_of_a_comparison_are_asked_for_and_told(finished: Path) -> None:
+    items = ("net|minimum", "net|path")
+    usual = answer(finished, *items)
+    assert usual["rise"]
+    assert all("loss above the origin" in figure["caption"] for figure in usual["figures"])
+    assert usual["low"] <= 0 < usual["high"]
+    losses = answer(finished, *items, rise="0", zmin="0.25", zmax="2")
+    assert (losses["rise"], losses["low"], losses["high"]) == (False, 0.25, 2.0)
+    assert not answer(finished, *items, log="1")["rise"], "the rise has no logarithm at the origin"
+    apart = answer(finished, *items, lock="0")
+    assert (apart["rise"], apart["low"], apart["high"]) == (False, None, None)
+    difference = answer(finished, *items, mode="difference", zmax="0.5")
+    assert (difference["low"], difference["high"]) == (-0.5, 0.5)
+    with pytest.raises(JobError, match="rise: must go with the observable loss, not 'accuracy'"):
+        answer(finished, *items, rise="1", observable="accuracy")

@@ -73,7 +73,7 @@ def test_the_rise_over_the_origin_is_an_observable_of_figures_page_and_exports(t
         data = prepare_figure(surface, observable="loss_rise", uncertainty=True, extrema=True)
         assert data.origin.height == 0
         figure = surface.figure(kind, observable="loss_rise", uncertainty=True, extrema=True)
-        assert figure.layout.title.text == "plane: rise over the origin"
+        assert figure.layout.title.text == "plane: loss above the origin"
     ratio = prepare_figure(surface, uncertainty=True).difference
     np.testing.assert_array_equal(data.difference, ratio)  # the same points cannot be told from the origin
     assert "loss_rise" in surface.to_xarray()

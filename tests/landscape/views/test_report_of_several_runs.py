@@ -98,17 +98,17 @@ def test_it_holds_each_run_and_every_comparison(page: Path) -> None:
         *("sgd: minimum", "sgd: line", "sgd: epochs-1-26"),
         *("adam: minimum", "adam: line", "adam: cube"),
     ]
-    choices = {name: len(figures) for name, figures in store["comparisons"].items() if name.endswith("False")}
+    choices = {name: len(figures) for name, figures in store["comparisons"].items() if name.endswith("linear")}
     assert choices == {
-        "0/overlay/flat/False": 1,
-        "0/overlay/surface/False": 1,
-        "0/difference/flat/False": 1,
-        "0/difference/surface/False": 1,
-        "0/tiled/flat/False": 2,
-        "0/tiled/surface/False": 2,
-        "1/overlay/curve/False": 1,
-        "1/difference/curve/False": 1,
-        "1/tiled/curve/False": 2,
+        "0/overlay/flat/linear": 1,
+        "0/overlay/surface/linear": 1,
+        "0/difference/flat/linear": 1,
+        "0/difference/surface/linear": 1,
+        "0/tiled/flat/linear": 2,
+        "0/tiled/surface/linear": 2,
+        "1/overlay/curve/linear": 1,
+        "1/difference/curve/linear": 1,
+        "1/tiled/curve/linear": 2,
     }
     assert set().union(*store["comparisons"].values()) <= set(store["figures"])
     assert len([trace for trace in store["figures"]["history"]["data"] if trace["meta"].get("column") == "loss"]) == 2

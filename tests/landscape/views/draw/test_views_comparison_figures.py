@@ -152,7 +152,8 @@ def test_a_difference_has_a_scale_of_two_sides_and_marks_what_is_within_the_erro
     field = traces(figure, "field")
     assert field[0].zmin == -field[0].zmax
     (uncertain,) = traces(figure, "uncertainty")
-    assert uncertain.name == "edge of the faded area, within 2 standard errors of no difference"
+    assert uncertain.name == "within 2 standard errors of no difference"
+    assert uncertain.fillpattern.shape == "\\"
     assert len(traces(figure, "end")) == 2
     if kind == "contour":
         assert [trace.line.dash for trace in field] == ["dash", "solid", "solid"]
@@ -304,13 +305,13 @@ def test_all_rows_of_the_legend_have_room_above_the_caption(
             assert bottom < drawn.layout.margin.b
 
 
-def test_the_name_of_the_faded_area_of_a_difference_is_counted(planes: Pair) -> None:
+def test_the_name_of_the_hatched_area_of_a_difference_is_counted(planes: Pair) -> None:
     (label, first), (_, second) = planes
     near = [(label, first), ("near", replace(second, observables=first.observables))]
     drawn = compare(near, "difference")
-    assert "edge of the faded area, within 2 standard errors of no difference" in legend(drawn)
+    assert "within 2 standard errors of no difference" in legend(drawn)
     assert "within 2 standard errors of the origin" not in legend(drawn)
-    assert room_of_legend(drawn) >= 22 * len(legend(drawn)), "a row each, as one name is too long for two in a row"
+    assert room_of_legend(drawn) >= 22 * legend_rows(legend(drawn), drawn.layout.meta["plot"][0])
 
 
 def test_last_snapshots_at_one_place_can_all_be_seen(planes: Pair, make: ModuleType) -> None:
@@ -341,3 +342,24 @@ def test_a_tile_counts_the_contour_lines_that_its_values_reach(make: ModuleType)
     assert re.findall(r"(\d+|None) of the scale's (\d+) contour lines", words) == [
         (str(reached), str(total)), ("None", str(total)),
     ]  # fmt: skip
+
+
+def test_tiled_planes_are_hatched_where_the_loss_is_that_of_the_origin(planes: Pair, make: ModuleType) -> None:
+    known = [
+        (label, make.with_record(one, origin_loss=float(one.loss.min()), origin_loss_stderr=0.01))
+        for label, one in planes
+    ]
+    for kind in ("topographic", "contour"):
+        for tile in compare_figures(known, "tiled", kind):
+            assert tile.file.endswith("loss_rise")
+            (hatched,) = traces(tile.figure, "uncertainty")
+            assert (hatched.name, hatched.showlegend) == ("within 2 standard errors of the origin", True)
+            assert "loss above the origin" in tile.caption
+    for tile in compare_figures(known, "tiled", "surface"):
+        assert traces(tile.figure, "uncertainty") == []
+    bare = [(label, replace(one, observables={"loss": one.loss})) for label, one in known]
+    for tile in compare_figures(bare, "tiled"):
+        assert traces(tile.figure, "uncertainty") == []
+        assert "Standard errors, or the value at the origin, are not known" in tile.caption
+    for tile in compare_figures(known, "tiled", rise=False):
+        assert traces(tile.figure, "uncertainty") == []

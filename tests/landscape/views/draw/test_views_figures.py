@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import re
 from types import ModuleType
 from typing import Any
@@ -176,7 +177,10 @@ def test_uncertainty_is_a_layer_of_its_own(make: ModuleType) -> None:
     for kind in ("contour", "topographic"):
         layer = traces(figure(surface, kind, uncertainty=True), "uncertainty")
         assert len(layer) == 1
-        assert layer[0].z[15, 20] == 0
+        inside = [(x, y) for x, y in zip(layer[0].x, layer[0].y, strict=True) if x is not None]
+        assert len(inside) > 4
+        reach = max(math.hypot(x, y) for x, y in inside)
+        assert reach < 0.5, "the hatched area lies around the origin"
         assert layer[0].showlegend
         assert traces(figure(surface, kind), "uncertainty") == []
     low, high = traces(figure(surface, "surface", uncertainty=True), "uncertainty")

@@ -20,6 +20,7 @@ from landscape.views.prepare.comparison import (
     item_labels,
     prepare_overlay,
     share_scale,
+    with_rise,
 )
 from landscape.views.prepare.difference import (
     COMBINED,
@@ -34,6 +35,7 @@ from landscape.views.prepare.difference import (
 )
 
 RISE = "loss_rise_stderr"
+KNOWN = {"origin_loss": 2.0, "origin_loss_stderr": 0.01}
 
 
 def plane(size: tuple[int, int], offset: float = 0.0, ends: float = 1.0, name: str = "plane") -> Surface:
@@ -253,3 +255,48 @@ def test_an_overlay_has_one_scale_and_axes_that_reach_over_all(make: ModuleType)
     wide = prepare_overlay(pair(plane((5, 4)), plane((5, 4), ends=3.0)), ComparisonSpec())
     np.testing.assert_array_equal(wide.frame.axes[0].coordinates, [-3.0, 3.0])
     assert any(sentence.startswith("b: 21 × 11 points") for sentence in data.frame.caption)
+
+
+def known(surface: Surface, make: ModuleType, rise_error: float | None = 0.02) -> Surface:
+    """The surface with its loss at the origin, and with one error of the rise everywhere."""
+    recorded: Surface = make.with_record(surface, **KNOWN)
+    if rise_error is None:
+        return recorded
+    return replace(recorded, observables={**recorded.observables, RISE: np.full(surface.loss.shape, rise_error)})
+
+
+def test_the_loss_above_the_origin_is_compared_by_default_on_one_linear_scale(make: ModuleType) -> None:
+    items = pair(known(plane((5, 4)), make), known(plane((5, 4), offset=0.5), make))
+    raised, spec = with_rise(items, ComparisonSpec())
+    assert spec.observable == "loss_rise"
+    np.testing.assert_allclose(raised[1].surface["loss_rise"], items[1].surface.loss - 2.0)
+    for options in ({"log": True}, {"lock": False}, {"rise": False}, {"observable": "loss_stderr"}):
+        assert with_rise(items, ComparisonSpec(**options))[1].observable == options.get("observable", "loss")
+    assert with_rise(items, ComparisonSpec(log=True, rise=True))[1].observable == "loss_rise"
+    bare = pair(known(plane((5, 4)), make), plane((5, 4)))
+    assert with_rise(bare, ComparisonSpec())[1].observable == "loss"
+    with pytest.raises(JobError, match="rise: the loss at the origin of 'b' is not known"):
+        with_rise(bare, ComparisonSpec(rise=True))
+    with pytest.raises(JobError, match="rise: must go with the observable loss, not 'accuracy'"):
+        with_rise(items, ComparisonSpec(rise=True, observable="accuracy"))
+
+
+def test_a_difference_of_rises_has_the_bound_of_pairs_whatever_the_origins_are(make: ModuleType) -> None:
+    samples = {"samples": "s"}
+    first, other = (
+        make.with_record(known(plane((5, 4), offset), make), identity={**samples, "origin": origin}, **KNOWN)
+        for offset, origin in ((0.0, "o"), (0.5, "p"))
+    )
+    raised, spec = with_rise(pair(first, other), ComparisonSpec())
+    data = prepare_difference(*raised, spec)
+    assert data.error_kind == PAIRED
+    np.testing.assert_allclose(data.field.error, 0.04)  # type: ignore[arg-type]
+    assert prepare_difference(*pair(first, other)).error_kind == UNPAIRED
+
+
+def test_where_errors_are_not_known_the_caption_says_so(make: ModuleType) -> None:
+    items = [known(make.line(), make, None) for _ in range(2)]
+    bare = [replace(item, observables={"loss": item.loss}) for item in items]
+    for surfaces, words in ((bare, "standard errors are not known"), (items, "Shaded: ± 2 standard errors")):
+        raised, spec = with_rise(pair(*surfaces), ComparisonSpec(rise=False))
+        assert words in ". ".join(prepare_overlay(raised, spec).frame.caption)
