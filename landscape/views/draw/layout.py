@@ -18,7 +18,15 @@ from landscape.views.draw.style import INK, TEMPLATES, typed
 from landscape.views.figure_spec import FigureSpec
 from landscape.views.prepare.figure import FigureData, why_empty
 from landscape.views.prepare.scale import EvenLevels, Scale
-from landscape.views.prepare.words import PARENTHESES, SMALLEST, fitting_title, usual_digits, value_with_error, wrap
+from landscape.views.prepare.words import (
+    PARENTHESES,
+    SMALLEST,
+    axis_name,
+    fitting_title,
+    usual_digits,
+    value_with_error,
+    wrap,
+)
 
 TITLE_PX, TICKS_PX, TITLE_FONT, CAPTION_FONT = 54, 30, 17, 11
 LINE = 1.3  # from one line of words to the next, in sizes of their font
@@ -72,18 +80,21 @@ def wrapped(plain: str, width: float, font: float = 13) -> str:
     return "<br>".join(text(line) for line in wrap(plain, width, font))
 
 
-def axis_title(plain: str, width: float, font: float = 13, lines: int = 1) -> dict[str, Any]:
+def axis_title(
+    plain: str, width: float, font: float = 13, lines: int = 1, smallest: float = SMALLEST
+) -> dict[str, Any]:
     """The title of an axis for plotly, in lines of `width` pixels; a long one is smaller, see `fitting_title`.
 
     Args:
         lines: how many it may have, where it would lose all but the name of the axis in one.
+        smallest: the least share of the font's size.
     """
     most = max(8, int(width / (0.55 * font)))
-    words, share = fitting_title(plain, most)
+    words, share = fitting_title(plain, most, smallest)
     parts = [words]
-    if lines > 1 and words != plain and words == plain.partition(":")[0]:
+    if lines > 1 and words != plain and words == axis_name(plain):
         whole = PARENTHESES.sub("", plain)
-        wrappings = (textwrap.wrap(whole, int(letters)) for letters in (most, most / SMALLEST))
+        wrappings = (textwrap.wrap(whole, int(letters)) for letters in (most, most / smallest))
         parts = next((wrapping for wrapping in wrappings if len(wrapping) <= lines), parts)
         share = min(1.0, most / max(map(len, parts)))
     return {"text": "<br>".join(map(text, parts)), "font": {"size": share * font}}

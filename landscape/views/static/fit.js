@@ -114,7 +114,7 @@ function suit(axis, room) {
 }
 
 function shorten(axis) {
-  if (axis && axis.title && axis.title.text) axis.title.text = axis.title.text.split(":")[0];
+  if (axis && axis.title && axis.title.text) axis.title.text = axis.title.text.split(" \u00b7 ")[0].replace(/ \([^()]*\)/g, "");
 }
 
 function thin(bar, width) {
