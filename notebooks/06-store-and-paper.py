@@ -71,7 +71,7 @@ print(
 # %% [markdown]
 # ## A figure for a paper
 #
-# `preset="column"` makes a figure 3.25 inches wide with words of 7 to 9 points as printed, no title and no caption; `"page"` one over both columns.
+# `preset="column"` makes a figure 3.3 inches wide with words of 7 to 9 points as printed, no title and no caption; `"page"` one over both columns.
 # `landscape export RUN NAME --to pdf --preset column` writes the PDF. The same landscape twice, as on the page:
 
 # %%

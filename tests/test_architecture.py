@@ -335,7 +335,7 @@ def test_reading_and_showing_landscapes_loads_no_torch():
 # The only places that a plain installation, without extras, may be unable to import.
 OF_EXTRAS = (
     "cluster/serving/", "cluster/training/trainer.py", "landscape/core/http.py", "landscape/core/object_store.py",
-    "landscape/page/",
+    "landscape/page/", "landscape/views/plots/",
 )  # fmt: skip
 IMPORT_ALL = """
 import importlib, sys

@@ -105,7 +105,16 @@ GROUPS = {
         "landscape.optim.thor_learning_rate",
         "landscape.optim.thor_damping",
     ),
-    "Draw": ("landscape.views.figure", "landscape.views.compare", "landscape.views.compare_figures"),
+    "Draw": (
+        "landscape.views.figure",
+        "landscape.views.compare",
+        "landscape.views.compare_figures",
+        "landscape.views.caption",
+        "landscape.views.plot",
+        "landscape.views.plot_compare",
+        "landscape.views.plot_path",
+        "landscape.views.plot_hessian",
+    ),
     "Collect": ("landscape.TrajectoryCollector", "landscape.import_checkpoints", "landscape.read_trajectory"),
     "Tidy": (
         "landscape.pack",

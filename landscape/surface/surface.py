@@ -516,6 +516,15 @@ class Surface:
         """
         return provided("views").plot(self, ax, kind, **options)
 
+    def caption(self, kind: str | None = None, *, latex: bool = False, **options: Any) -> str:
+        """The caption of a figure or plot of this surface as text, or in LaTeX; see `landscape.views.caption`.
+
+        Args:
+            kind: as for `figure`.
+            options: those of the figure or plot that it stands beside.
+        """
+        return str(provided("views").caption(self, kind, latex=latex, **options))
+
     def figure(self, kind: str | None = None, **options: Any) -> go.Figure:
         """A plotly figure of this surface; see `landscape.views.figure` for kinds and options.
 

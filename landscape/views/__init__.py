@@ -11,23 +11,23 @@ from landscape.core.late_imports import import_on_use
 
 if TYPE_CHECKING:
     from landscape.views.draw.comparison import ComparedFigure, compare, compare_figures
-    from landscape.views.draw.figure import figure
+    from landscape.views.draw.figure import caption, figure
     from landscape.views.draw.style import config
     from landscape.views.exporting import FORMATS, Browser, browser, export, export_name, find_browser
     from landscape.views.figure_spec import COLOUR_SCALES, COMPARISON_KINDS, KINDS, figure_name
     from landscape.views.notebook import run_bundle, surface_bundle
-    from landscape.views.plots import plot
+    from landscape.views.plots.plot import plot, plot_compare, plot_hessian, plot_path
     from landscape.views.prepare.figure import FigureData, prepare_figure
     from landscape.views.report import write_report
 
 _HOMES = {
     "draw.comparison": ("ComparedFigure", "compare", "compare_figures"),
-    "draw.figure": ("figure",),
+    "draw.figure": ("caption", "figure"),
     "draw.style": ("config",),
     "exporting": ("FORMATS", "Browser", "browser", "export", "export_name", "find_browser"),
     "figure_spec": ("COLOUR_SCALES", "COMPARISON_KINDS", "KINDS", "figure_name"),
     "notebook": ("run_bundle", "surface_bundle"),
-    "plots": ("plot",),
+    "plots.plot": ("plot", "plot_compare", "plot_hessian", "plot_path"),
     "prepare.figure": ("FigureData", "prepare_figure"),
     "report": ("write_report",),
 }
@@ -41,6 +41,7 @@ __all__ = [
     "ComparedFigure",
     "FigureData",
     "browser",
+    "caption",
     "compare",
     "compare_figures",
     "config",
@@ -50,6 +51,9 @@ __all__ = [
     "figure_name",
     "find_browser",
     "plot",
+    "plot_compare",
+    "plot_hessian",
+    "plot_path",
     "prepare_figure",
     "run_bundle",
     "surface_bundle",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from pkgutil import resolve_name
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, get_type_hints
 
 from landscape.core.errors import JobError, nearest, quoted
 from landscape.core.text import file_name
@@ -40,6 +40,7 @@ class Kind:
     `title` is its name in the report and `tab` its place among the report's buttons, the lowest first. `drawing` is the
     function of `landscape.views.draw` that draws it, as MODULE:FUNCTION. `beside` are observables that are drawn along
     with the loss, if the surface has them. `extrema` says that it always draws the minima, so they are prepared.
+    `plotting` is that of `landscape.views.plots`, for matplotlib; '' where there is none.
     """
 
     axes: int | None
@@ -48,6 +49,7 @@ class Kind:
     tab: int = 9
     beside: tuple[str, ...] = ()
     extrema: bool = False
+    plotting: str = ""
 
     def fits(self, axes: int) -> bool:
         """Whether it draws a landscape of that many axes."""
@@ -57,17 +59,24 @@ class Kind:
         """The figure of a `FigureData`."""
         return resolve_name(f"landscape.views.draw.{self.drawing}")(data, spec)
 
+    def plot(self, data: Any, ax: Any, spec: PlotSpec) -> None:
+        """Draw a `FigureData` on matplotlib's axes, which must fit."""
+        resolve_name(f"landscape.views.plots.{self.plotting}")(data, ax, spec)
+
 
 # A kind is a line here and a function that draws it. Of each number of axes the first is the default.
 KIND_TABLE = {
-    "curve": Kind(1, "Curve", "curve:draw_curve", beside=("accuracy",)),
-    "topographic": Kind(2, "Topographic", "plane:draw_topographic", tab=2),
-    "contour": Kind(2, "Contour lines", "plane:draw_contour", tab=1),
-    "surface": Kind(2, "3-D surface", "space:draw_surface", tab=3),
-    "slices": Kind(3, "Slices", "space:draw_slices", tab=1),
+    "curve": Kind(1, "Curve", "curve:draw_curve", beside=("accuracy",), plotting="plane:plot_curve"),
+    "topographic": Kind(2, "Topographic", "plane:draw_topographic", tab=2, plotting="plane:plot_topographic"),
+    "contour": Kind(2, "Contour lines", "plane:draw_contour", tab=1, plotting="plane:plot_contour"),
+    "surface": Kind(2, "3-D surface", "space:draw_surface", tab=3, plotting="space:plot_surface"),
+    "slices": Kind(3, "Slices", "space:draw_slices", tab=1, plotting="plane:plot_topographic"),
     "volume": Kind(3, "Volume", "space:draw_volume", tab=2),
     "barcode": Kind(None, "Barcode", "figure:draw_barcode", extrema=True),
 }
+
+
+PLOTTED = tuple(name for name, kind in KIND_TABLE.items() if kind.plotting)
 
 
 def kinds_of(axes: int) -> tuple[str, ...]:
@@ -217,13 +226,13 @@ class Preset:
 
 # A preset is a line here, and a row in docs/howto/figure.md.
 PRESETS = {
-    "column": Preset("3.25in", levels=8),
-    "page": Preset("6.75in"),
+    "column": Preset("3.3in", levels=8),
+    "page": Preset("6.9in"),
 }
 
 
 def pixels(option: str, length: str | float, low: float, high: float) -> float:
-    """A length such as '3.25in', '8 cm', '80mm', '240pt' or a number of pixels, in pixels.
+    """A length such as '3.3in', '8 cm', '80mm', '240pt' or a number of pixels, in pixels.
 
     Raises:
         JobError: it is no length, or not from `low` to `high` pixels.
@@ -233,7 +242,7 @@ def pixels(option: str, length: str | float, low: float, high: float) -> float:
     """
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(in|cm|mm|pt|px)?\s*", str(length))
     if match is None or isinstance(length, bool):
-        raise JobError(f"{option}: must be a length such as 3.25in, 8cm, 80mm, 240pt or 312px, not {quoted(length)}")
+        raise JobError(f"{option}: must be a length such as 3.3in, 8cm, 80mm, 240pt or 312px, not {quoted(length)}")
     value = float(match[1]) * UNITS[match[2] or "px"]
     if not low <= value <= high:
         raise JobError(f"{option}: must be from {low:g} to {high:g} px, not {value:g} px ({quoted(length)})")
@@ -359,7 +368,7 @@ class FigureSpec:
         "the caption below the figure; default: with one, unless a preset is given", plot=False
     )
     width: str | float | None = _option(
-        "the width of the figure: 3.25in, 8cm, 80mm, 240pt or 312px; the height follows, and words keep their size",
+        "the width of the figure: 3.3in, 8cm, 80mm, 240pt or 312px; the height follows, and words keep their size",
         plot=False,
         compare=False,
     )
@@ -367,9 +376,13 @@ class FigureSpec:
     font_size: str | float | None = _option("the size of the words, such as 8pt", plot=False, compare=False)
     preset: str | None = _option(
         f"for print: {_presets_in_words()}, words of 7 to 9 pt, no title, no caption; options given beside it count",
-        plot=False,
         compare=False,
     )
+    smooth: bool | None = _option(
+        "draw contour lines through a bicubic interpolation; default: for print, where the grid has fewer than 60 "
+        "points per axis and the errors of sampling are below a tenth of the step between two lines"
+    )
+    points: bool = _option("mark the points of the grid of a plane by small ticks", False)
     max_points: int | None = _option(
         "points per axis to draw at most; the data are never changed, only picked", command=False
     )
@@ -499,6 +512,28 @@ def as_arguments(spec: FigureSpec) -> list[str]:
         else:
             words.append(f"{flag}={value:.12g}" if isinstance(value, float) else f"{flag}={value}")
     return words
+
+
+@dataclass(frozen=True)
+class ComparisonPlotSpec(PlotSpec, ComparisonSpec):
+    """The options of `plot_compare`, with matplotlib."""
+
+    taker: ClassVar[str] = "plot"
+
+    @classmethod
+    def options(cls, taker: str | None = None) -> tuple[Field[Any], ...]:
+        """Those that both a plot and a comparison have, and the preset."""
+        both = [option for option in fields(cls) if option.metadata and option.metadata.get("plot", True)]
+        return tuple(one for one in both if one.metadata.get("compare", True) or one.name in ("preset", "path_width"))
+
+
+class SpectralDensity(Protocol):
+    """What `plot_hessian` draws: the nodes of quadratures [runs, steps], and their smoothed density at some places."""
+
+    nodes: Any
+
+    def smooth(self, places: Any, width: float) -> Any:
+        """The density at some places."""
 
 
 def documented(spec: type[FigureSpec], **words: str) -> Callable[[F], F]:

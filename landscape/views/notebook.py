@@ -161,7 +161,7 @@ def surface_bundle(surface: Surface) -> dict[str, Any]:
 def _static(surface: Surface) -> dict[str, Any]:
     if find_spec("matplotlib") is None:
         return {"image/svg+xml": small_svg(surface, 480)}
-    from landscape.views.plots import png_picture
+    from landscape.views.plots.plot import png_picture
 
     picture = png_picture(surface, choose_kind(surface, None), MOST_POINTS[len(surface.axes)])
     return {"image/png": base64.b64encode(picture).decode("ascii")}

@@ -16,6 +16,7 @@ from landscape.core.text import file_name
 from landscape.surface.derived import RISE
 from landscape.views.draw.curve import draw_curve
 from landscape.views.draw.figure import draw, show_part
+from landscape.views.draw.labels import lay_labels
 from landscape.views.draw.layout import legend_rows, sentence, with_levels
 from landscape.views.draw.overlay import (
     add_marks,
@@ -65,7 +66,7 @@ def draw_difference(data: DifferenceData, kind: str, spec: FigureSpec) -> go.Fig
         kind: "curve", "topographic", "contour", "surface" or "slices".
     """
     spec = replace(spec, colour_scale=DIVERGING)
-    errors = _in_errors(data) if kind in ("topographic", "contour", "slices") else None
+    errors = in_errors(data) if kind in ("topographic", "contour", "slices") else None
     field = replace(data.field, difference=errors, unclear=WITHIN)
     if kind == "slices":
         return draw_slices(field, spec)
@@ -107,7 +108,7 @@ def _marks_on_surface(data: DifferenceData, spec: FigureSpec) -> list[go.Scatter
     return marks
 
 
-def _in_errors(data: DifferenceData) -> np.ndarray | None:
+def in_errors(data: DifferenceData) -> np.ndarray | None:
     """Each difference in units of two standard errors; None if the errors are not known."""
     field = data.field
     if field.error is None or not data.within.any():
@@ -507,6 +508,7 @@ def _share_heights(figures: Sequence[go.Figure]) -> None:
             for drawn in curves:
                 if axis in drawn.layout:
                     drawn.layout[axis].range = common
+                    lay_labels(drawn, drawn.layout.meta["plot"])
 
 
 def _roles(drawn: go.Figure) -> set[str]:

@@ -14,6 +14,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from landscape.core.grid import Floats
+from landscape.views.draw.labels import lay_labels
 from landscape.views.draw.layout import (
     TICKS_PX,
     axis_title,
@@ -27,7 +28,7 @@ from landscape.views.draw.layout import (
     text,
 )
 from landscape.views.draw.marks import extrema_names, flat_extrema, flat_origin, hatched, origin_names
-from landscape.views.draw.paths import flat_labels, flat_paths, legend_names
+from landscape.views.draw.paths import flat_paths, legend_names
 from landscape.views.draw.style import CURVES, DARK_CURVES, path_look
 from landscape.views.figure_spec import FigureSpec
 from landscape.views.prepare.figure import FigureData, legend_name, missing_names, missing_states
@@ -118,11 +119,10 @@ def draw_curve(data: FigureData, spec: FigureSpec) -> go.Figure:
     if any(np.isfinite(path.height).any() for path in data.paths):
         paths = [_over_curve(data, path) for path in data.paths]
         traces += [trace.update(places[0].axes) for trace in flat_paths(paths, spec)]
-        labels = _log_labels(flat_labels(paths), data.scale.log)
-        in_panel = {"xref": places[0].x, "yref": places[0].y}
-        layout["annotations"] = [*layout["annotations"], *(label | in_panel for label in labels)]
     traces += flat_extrema(data, spec, **places[0].axes)
-    return finish(data, traces, layout, {"plot": [PLOT_PX, height], "below": below, "equal": False})
+    figure = finish(data, traces, layout, {"plot": [PLOT_PX, height], "below": below, "equal": False})
+    lay_labels(figure, (PLOT_PX, height))
+    return figure
 
 
 def panels(count: int, gap: float) -> list[CurvePanel]:
@@ -347,10 +347,4 @@ def _x_range(data: FigureData) -> list[float]:
 def _over_curve(data: FigureData, path: DrawnPath) -> DrawnPath:
     """The path with its height, in real values, in place of the second axis."""
     height = np.array([data.scale.real(float(drawn)) for drawn in path.height])
-    labels = tuple(label for label in path.labels if np.isfinite(height[label.index]))
-    return replace(path, places=(path.places[0], height), labels=labels)
-
-
-def _log_labels(labels: list[dict[str, Any]], log: bool) -> list[dict[str, Any]]:
-    """Annotations on a logarithmic axis are placed by the logarithm."""
-    return [label | {"y": float(np.log10(label["y"]))} for label in labels] if log else labels
+    return replace(path, places=(path.places[0], height))

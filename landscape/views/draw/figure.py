@@ -16,6 +16,7 @@ from landscape.core.errors import JobError, quoted
 from landscape.core.grid import Floats
 from landscape.core.text import count_text, number_text
 from landscape.surface.surface import Surface
+from landscape.views.draw.labels import lay_labels
 from landscape.views.draw.layout import TICKS_PX, axis_title, base_layout, finish, make_frame, text
 from landscape.views.draw.plane import draw_categories
 from landscape.views.draw.style import CURVES, DARK_CURVES, FONT, INK, scale_warning, themed
@@ -23,7 +24,7 @@ from landscape.views.figure_spec import KIND_TABLE, FigureSpec, choose_kind, doc
 from landscape.views.prepare.figure import FigureData, prepare
 from landscape.views.prepare.scale import nice_ticks
 from landscape.views.prepare.uncertainty import Bars
-from landscape.views.prepare.words import capitalised, wrap
+from landscape.views.prepare.words import axis_name, capitalised, latex_text, observable_title, wrap
 
 # ----------------------------------------------------------------------------------------------------
 # The layout of a drawn figure for print: a given width and font size, with nothing cut off.
@@ -56,9 +57,11 @@ def fit_to_paper(figure: go.Figure, spec: FigureSpec) -> None:
         _narrow_scene(figure.layout.scene)
     for trace in figure.data:
         _scale_marks(trace, marks, font)
+        if (trace.meta or {}).get("ends"):
+            trace.meta = trace.meta | {"ends": [marks * size for size in trace.meta["ends"]]}
     for bar in colour_bars(figure):
         _lay_bar(bar, place, font)
-    _lay_annotations(figure, place, font, marks, slice_name)
+    _lay_annotations(figure, place, font, slice_name)
 
 
 @dataclass(frozen=True)
@@ -152,12 +155,12 @@ def _place(figure: go.Figure, width: float, font: float, named_slice: bool) -> P
     for axis in axes_of(figure):
         if axis.title.text:
             room = height if axis._plotly_name.startswith("y") else plot_width
-            axis.title.update(axis_title(_title_of(axis), room, AXIS * font))
+            axis.title.update(axis_title(_title_of(axis), room, AXIS * font, 2, SMALL / AXIS))
     return PrintLayout((plot_width, height), (left, right, top, bottom), caption_at, caption)
 
 
 def _has_two_lines(axis: Any, room: float, font: float) -> bool:
-    return "<br>" in axis_title(_title_of(axis), room, AXIS * font)["text"]
+    return "<br>" in axis_title(_title_of(axis), room, AXIS * font, 2, SMALL / AXIS)["text"]
 
 
 def _title_of(axis: Any) -> str:
@@ -180,7 +183,7 @@ def _bar_width(bar: Any, font: float) -> float:
 def _narrow_scene(scene: Any) -> None:
     """Move the camera back, and name the axes by their first words: the caption has their full names."""
     for axis in (scene.xaxis, scene.yaxis, scene.zaxis):
-        axis.title.text = (axis.title.text or "").partition(":")[0]
+        axis.title.text = axis_name(axis.title.text or "")
     if scene.zaxis.tickvals is not None:
         scene.zaxis.title.text = ""  # the colour bar has these ticks and the name
     eye = scene.camera.eye
@@ -229,16 +232,15 @@ def _scale_marks(trace: Any, marks: float, font: float) -> None:
             trace.fillpattern.size *= marks
 
 
-def _lay_annotations(figure: go.Figure, place: PrintLayout, font: float, marks: float, slice_name: str) -> None:
-    """Place the caption, the name of a slice, and as many numbers beside the path as do not overlap."""
+def _lay_annotations(figure: go.Figure, place: PrintLayout, font: float, slice_name: str) -> None:
+    """Place the caption, the name of a slice, and the labels of snapshots and networks."""
     layout = figure.layout
-    notes = [note for note in layout.annotations if note.name not in ("caption", "step")]
+    notes = [note for note in layout.annotations if note.name != "caption"]
     for note in notes:
         note.update(font={"size": SMALL * font})
         if note.name == "empty":
             words = note.text.replace("<br>", " ")
             note.text = "<br>".join(wrap(words, 0.8 * place.plot[0], SMALL * font))
-    notes += _apart([note for note in layout.annotations if note.name == "step"], figure, place, font, marks)
     at_left = {"xref": "paper", "yref": "paper", "x": 0, "xanchor": "left", "align": "left", "showarrow": False}
     small = {"font": {"size": SMALL * font}}
     if place.caption:
@@ -248,29 +250,7 @@ def _lay_annotations(figure: go.Figure, place: PrintLayout, font: float, marks: 
     if slice_name:
         notes.append(go.layout.Annotation(text=text(slice_name), y=1, yanchor="bottom", **at_left, **small))
     layout.annotations = notes
-    if (layout.meta or {}).get("space"):
-        labels = layout.scene.annotations
-        every = max(1, math.ceil(len(labels) * 26 * font / 12 / place.plot[0]))
-        layout.scene.annotations = [
-            label.update(font={"size": SMALL * font}, yshift=15 * marks)
-            for k, label in enumerate(labels)
-            if k % every == 0 or k == len(labels) - 1
-        ]
-
-
-def _apart(steps: list[Any], figure: go.Figure, place: PrintLayout, font: float, marks: float) -> list[Any]:
-    """The numbers beside the path that do not overlap; the last and the first of them always stay."""
-    x, y = figure.layout.xaxis.range, figure.layout.yaxis.range
-    kept: list[Any] = []
-    spots: list[tuple[float, float]] = []
-    for step in [*steps[-1:], *steps[:-1]]:
-        step.update(font={"size": SMALL * font}, xshift=round(step.xshift * marks), yshift=round(step.yshift * marks))
-        across = (step.x - x[0]) / (x[1] - x[0]) * place.plot[0] + step.xshift
-        upwards = (step.y - y[0]) / (y[1] - y[0]) * place.plot[1] + step.yshift
-        if all(abs(across - a) > 1.9 * font or abs(upwards - b) > 1.5 * font for a, b in spots):
-            kept.append(step)
-            spots.append((across, upwards))
-    return kept
+    lay_labels(figure, place.plot, SMALL * font)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -427,6 +407,26 @@ def figure(surface: Surface, kind: str | None = None, **options: Any) -> go.Figu
         landscape.core.errors.JobError: kind: 'contour' does not fit 'line', which has 1 axis; known: curve, barcode
     """
     return draw(surface, FigureSpec.of(kind, options))
+
+
+@documented(FigureSpec)
+def caption(surface: Surface, kind: str | None = None, *, latex: bool = False, **options: Any) -> str:
+    """The caption of a figure as text, to stand beside a picture that has none, such as one for print.
+
+    It begins with the title, and then has the words that stand below the figure on screen.
+
+    Args:
+        kind: as for `figure`.
+        latex: in LaTeX, with its special characters escaped.
+        OPTIONS
+
+    Raises:
+        JobError: as for `figure`.
+    """
+    spec = FigureSpec.of(kind, options)
+    title = spec.title if isinstance(spec.title, str) else f"{surface.name}: {observable_title(spec.observable)}"
+    words = f"{title}. {draw(surface, spec).layout.meta['caption']}"
+    return latex_text(words) if latex else words
 
 
 def draw(surface: Surface, spec: FigureSpec) -> go.Figure:

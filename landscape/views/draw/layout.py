@@ -18,7 +18,15 @@ from landscape.views.draw.style import INK, TEMPLATES, typed
 from landscape.views.figure_spec import FigureSpec
 from landscape.views.prepare.figure import FigureData, why_empty
 from landscape.views.prepare.scale import EvenLevels, Scale
-from landscape.views.prepare.words import PARENTHESES, SMALLEST, fitting_title, usual_digits, value_with_error, wrap
+from landscape.views.prepare.words import (
+    PARENTHESES,
+    SMALLEST,
+    axis_name,
+    fitting_title,
+    usual_digits,
+    value_with_error,
+    wrap,
+)
 
 TITLE_PX, TICKS_PX, TITLE_FONT, CAPTION_FONT = 54, 30, 17, 11
 LINE = 1.3  # from one line of words to the next, in sizes of their font
@@ -72,18 +80,21 @@ def wrapped(plain: str, width: float, font: float = 13) -> str:
     return "<br>".join(text(line) for line in wrap(plain, width, font))
 
 
-def axis_title(plain: str, width: float, font: float = 13, lines: int = 2) -> dict[str, Any]:
+def axis_title(
+    plain: str, width: float, font: float = 13, lines: int = 2, smallest: float = SMALLEST
+) -> dict[str, Any]:
     """The title of an axis for plotly, in lines of `width` pixels; a long one is smaller, see `fitting_title`.
 
     Args:
         lines: how many it may have, where it would lose words in one.
+        smallest: the least share of the font's size.
     """
     most = max(8, int(width / (0.55 * font)))
-    words, share = fitting_title(plain, most)
+    words, share = fitting_title(plain, most, smallest)
     parts, without = [words], PARENTHESES.sub("", plain)
-    loses_words = words != plain and words in (without, plain.partition(":")[0])
-    if lines > 1 and (loses_words or len(words) * SMALLEST > most):
-        tries = [(whole, letters) for whole in (plain, without) for letters in (most, int(most / SMALLEST))]
+    loses_words = words != plain and words in (without, axis_name(plain))
+    if lines > 1 and (loses_words or len(words) * smallest > most):
+        tries = [(whole, letters) for whole in (plain, without) for letters in (most, int(most / smallest))]
         wrappings = (textwrap.wrap(whole, letters) for whole, letters in tries)
         parts = next((wrapping for wrapping in wrappings if len(wrapping) <= lines), parts)
         share = min(1.0, most / max(map(len, parts)))

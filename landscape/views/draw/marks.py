@@ -327,7 +327,7 @@ def symbols(
 # ----------------------------------------------------------------------------------------------------
 # The marks of the networks that a plane runs through, with their names, and the curve between two of them.
 
-NETWORK_SIZE, LABEL_PX = 13, 18
+NETWORK_SIZE = 13
 
 
 def network_names(data: FigureData) -> list[str]:
@@ -363,29 +363,9 @@ def flat_networks(data: FigureData, spec: FigureSpec) -> list[go.Scatter]:
         name=networks.title,
         hovertext=list(networks.hover),
         hoverinfo="text",
-        meta={"role": "networks"},
+        meta={"role": "networks", "labels": list(networks.names)},
     )
     return [*traces, marks]
-
-
-def network_labels(data: FigureData) -> list[dict[str, Any]]:
-    """The names above the marks as annotations, on a light ground to be readable on any colour."""
-    if data.networks is None:
-        return []
-    return [
-        {
-            "x": float(x),
-            "y": float(y),
-            "text": f"<b>{text(name)}</b>",
-            "yshift": LABEL_PX,
-            "showarrow": False,
-            "font": {"size": 11, "color": "#1c2530"},
-            "bgcolor": "rgba(255,255,255,0.78)",
-            "borderpad": 1,
-            "name": "network",
-        }
-        for x, y, name in zip(*data.networks.places, data.networks.names, strict=True)
-    ]
 
 
 def space_networks(data: FigureData, spec: FigureSpec, lift: float) -> list[go.Scatter3d]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,12 +25,11 @@ from landscape.views.draw.style import (
 from landscape.views.figure_spec import FigureSpec
 from landscape.views.prepare import words
 from landscape.views.prepare.figure import FigureData
-from landscape.views.prepare.paths import LAST, START, DrawnPath, place_labels
+from landscape.views.prepare.paths import LAST, START, DrawnPath
 
 STAR = 19  # pixels of the star at the last snapshot
 SPARSE, DENSE, FEW = 10, 7, 25  # pixels of the other snapshots: of up to `FEW`, and of more
 POINTS_OF_THREAD = 3  # both ends, and an undrawn one that separates it from the next thread
-SPACE_DISTANCE = 0.1  # between labels in space: larger, as they look closer from most sides
 LIFT = 0.02  # of the height: enough for the path not to sink into the surface
 MARK_LIFT = 1.5  # times the lift of the line: snapshots are larger, and on the surface would be half hidden
 
@@ -56,6 +54,12 @@ def legend_names(paths: Sequence[DrawnPath]) -> list[str]:
 def role(path: DrawnPath, word: str) -> dict[str, Any]:
     """The meta of a trace: its role and, with several paths, its path; a page does not change such colours."""
     return {"role": word, **({"path": path.number} if path.run else {})}
+
+
+def _numbered(path: DrawnPath, ends: tuple[float, float] | None = None) -> dict[str, Any]:
+    """The meta of the trace whose snapshots have numbers; `ends` are the sizes of its first and last mark."""
+    sizes = {} if ends is None else {"ends": list(ends)}
+    return role(path, "path") | {"labels": [str(number) for number in path.numbers], **sizes}
 
 
 def own_colours(path: DrawnPath, shades: Shades) -> list[str]:
@@ -118,7 +122,7 @@ def _flat_line(path: DrawnPath, spec: FigureSpec, fills: Fills | None, joined: b
         line, halo = line | {"width": 1, "dash": "dot"}, halo | {"width": 0}
         size, edge = (6 if look.symbol == "circle" else 7), {"color": PATH_HALO, "width": 1}
     dots = {"size": size, "symbol": look.symbol, "color": look.colour, "line": edge}
-    options = _filled(dots, fills, slice(None), spec, role(path, "path"))
+    options = _filled(dots, fills, slice(None), spec, _numbered(path, (_start_size(path), STAR)))
     return [
         go.Scatter(x=x, y=y, mode="lines", line=halo, **quiet),
         *marks,
@@ -191,26 +195,6 @@ def _keys(spec: FigureSpec, *symbols: tuple[str, int]) -> list[tuple[str, dict[s
         }
         entries.append((name, themed(options, spec.theme, role="path key")))
     return entries
-
-
-def flat_labels(paths: Sequence[DrawnPath]) -> list[dict[str, Any]]:
-    """The numbers beside the snapshots as annotations, on a light ground to be readable on any colour."""
-    return [
-        {
-            "x": float(path.places[0][label.index]),
-            "y": float(path.places[1][label.index]),
-            "text": f"<b>{text(label.text)}</b>",
-            "xshift": round((25 if label.index == len(path.numbers) - 1 else 17) * math.cos(label.angle)),
-            "yshift": round((25 if label.index == len(path.numbers) - 1 else 15) * math.sin(label.angle)),
-            "showarrow": False,
-            "font": {"size": 11, "color": "#1c2530"},
-            "bgcolor": "rgba(255,255,255,0.78)",
-            "borderpad": 1,
-            "name": "step",
-        }
-        for path in paths
-        for label in path.labels
-    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,11 +276,12 @@ def space_path(overlay: PathInSpace, spec: FigureSpec, shades: Shades) -> list[g
     )
     meta = role(path, "path") | {"each": POINTS_OF_THREAD}
     marked = quiet | {"hoverinfo": "text", "hovertext": list(path.hover)}
+    numbered = spots | {"meta": _numbered(path)}
     return [
         joined,
         *threads(overlay, look.colour, spec.path_width * (0.6 if dense else 1.4), meta=meta, **group),
         go.Scatter3d(marker=edges, **quiet, **spots),
-        go.Scatter3d(marker=marks, **marked, **spots),
+        go.Scatter3d(marker=marks, **marked, **numbered),
         key,
         *_space_ends(path, look, height, fills),
     ]
@@ -327,30 +312,6 @@ def _space_ends(path: DrawnPath, look: PathLook, height: Floats, fills: Sequence
             traces.append(go.Scatter3d(marker=below, hoverinfo="skip", showlegend=False, **shared, **spot))
             traces.append(go.Scatter3d(marker=marker, name=name, **shared, **spot, **hover))
     return traces
-
-
-def space_labels(paths: Sequence[DrawnPath], heights: Sequence[np.ndarray]) -> list[dict[str, Any]]:
-    """The numbers above the snapshots in space; they stay readable if the surface hides the point."""
-    places = [np.stack(path.places[:2], axis=1) for path in paths]
-    span = np.ptp(np.concatenate(places), axis=0).max() if places else 0.0
-    flat = [place / (span or 1.0) / 2 for place in places]  # paths take about half of the picture
-    texts = [[str(number) for number in path.numbers] for path in paths]
-    return [
-        {
-            "x": float(path.places[0][label.index]),
-            "y": float(path.places[1][label.index]),
-            "z": float(height[label.index]),
-            "text": f"<b>{text(label.text)}</b>",
-            "yshift": 15,
-            "showarrow": False,
-            "font": {"size": 11, "color": "#1c2530"},
-            "bgcolor": "rgba(255,255,255,0.78)",
-            "borderpad": 1,
-        }
-        for path, height, labels in zip(paths, heights, place_labels(flat, texts, SPACE_DISTANCE), strict=True)
-        for label in labels
-        if np.isfinite(height[label.index])
-    ]
 
 
 # ----------------------------------------------------------------------------------------------------

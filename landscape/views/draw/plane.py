@@ -12,6 +12,8 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from landscape.core.errors import capped
+from landscape.surface.surface import OK
+from landscape.views.draw.labels import lay_labels
 from landscape.views.draw.layout import (
     TICKS_PX,
     axis_title,
@@ -35,16 +37,16 @@ from landscape.views.draw.marks import (
     flat_networks,
     flat_origin,
     hatched,
-    network_labels,
     network_names,
     origin_names,
     unclear_names,
     unclear_region,
 )
-from landscape.views.draw.paths import animate, flat_labels, flat_paths, legend_names, snapshots_note
+from landscape.views.draw.paths import animate, flat_paths, legend_names, snapshots_note
 from landscape.views.draw.style import (
     BETWEEN,
     BETWEEN_PALE,
+    INK,
     SIGN_LINES,
     TEMPLATES,
     Shades,
@@ -54,12 +56,14 @@ from landscape.views.draw.style import (
     line_colours,
     line_shades,
     signs_of,
+    themed,
     typed,
 )
 from landscape.views.figure_spec import FigureSpec
 from landscape.views.prepare.figure import FigureData, missing_names, missing_states
 from landscape.views.prepare.paths import ends_of
 from landscape.views.prepare.scale import EvenLevels, even_levels
+from landscape.views.prepare.smooth import GRID_POINTS, contour_field, is_smooth, smooth_note
 
 PLOT_PX, TALLEST_PX, WIDEST_PX, LOWEST_PX = 560, 640, 820, 150
 SHORTEST_BAR_PX = 190.0
@@ -99,22 +103,24 @@ def draw_plane(
     """
     if shades is None:
         shades = dict.fromkeys(TEMPLATES, band_shades(spec.colour_scale, data.scale))
-    data = replace(data, caption=(*data.caption, *snapshots_note(data)))
+    data = replace(data, caption=(*data.caption, *smooth_note(data, spec), *snapshots_note(data)))
     states = data.states if all_states is None else all_states
     plot = plot_size(data)
     titles = axis_title(data.axes[0].title, plot[0]), axis_title(data.axes[1].title, plot[1] + BESIDE_PX)
     below = TICKS_PX + 17 + room + more_lines(titles[0])
     names = [*legend_names(data.paths), *network_names(data), *missing_names(states)]
-    names += [*layer_names(data), *extrema_names(data)]
+    names += [*layer_names(data), *extrema_names(data), *([GRID_POINTS] if spec.points else [])]
     frame = make_frame(data, spec, plot, left=73 + more_lines(titles[1]), below=below, legend=names)
-    traces: list[Any] = [*field, *layers(data, missing_states(states), spec)]
+    traces: list[Any] = [*field, *_pointer(data, spec), *layers(data, missing_states(states), spec)]
     layout = base_layout(data, spec, frame) | _axes(data, titles)
-    traces += flat_networks(data, spec)
-    layout["annotations"] = [*layout["annotations"], *network_labels(data)]
-    traces += flat_paths(data.paths, spec, shades)
-    layout["annotations"] = [*layout["annotations"], *flat_labels(data.paths)]
-    traces += flat_extrema(data, spec)
+    traces += [
+        *grid_points(data, spec),
+        *flat_networks(data, spec),
+        *flat_paths(data.paths, spec, shades),
+        *flat_extrema(data, spec),
+    ]
     figure = finish(data, traces, layout, {"plot": list(plot), "below": below, "equal": data.equal})
+    lay_labels(figure, plot)
     if spec.animate and not room:
         animate(figure, data.paths)
     return figure
@@ -162,6 +168,7 @@ def filled(data: FigureData, spec: FigureSpec, bar: float) -> go.Contour:
     return contour_trace(
         data,
         even,
+        spec,
         contours=contours,
         line={"width": 0.7, "color": BETWEEN_PALE if pale else BETWEEN, "smoothing": smoothing(data)},
         colorscale=band_colours(spec.colour_scale, data.scale),
@@ -174,24 +181,58 @@ def smoothing(data: FigureData) -> float:
     return SMOOTHING if max(data.drawn.shape) <= COARSE else 0.0
 
 
+def _pointer(data: FigureData, spec: FigureSpec) -> list[go.Heatmap]:
+    """An invisible trace that answers the pointer with the values of points, where lines are interpolated."""
+    if not is_smooth(data, spec):
+        return []
+    x, y = (axis.coordinates for axis in data.axes)
+    numbers = {"customdata": typed(pointer_values(data)[0]), "hovertemplate": plane_hover(data)}
+    return [go.Heatmap(x=x, y=y, z=typed(data.drawn), opacity=0, showscale=False, **numbers)]
+
+
+def grid_points(data: FigureData, spec: FigureSpec) -> list[go.Scatter]:
+    """Small ticks at the points of the grid that have a value, if asked for."""
+    if not spec.points:
+        return []
+    x, y = np.meshgrid(*(axis.coordinates for axis in data.axes))
+    known = data.states == OK if data.interpolated is None else (data.states == OK) & (data.interpolated == 0)
+    looks = {
+        theme: {"marker": {"symbol": "cross-thin", "size": 4, "line": {"width": 0.6, "color": ink}}}
+        for theme, ink in INK.items()
+    }
+    places: dict[str, Any] = {"x": typed(x[known]), "y": typed(y[known]), "mode": "markers", "hoverinfo": "skip"}
+    return [go.Scatter(name=GRID_POINTS, opacity=0.7, **places, **themed(looks, spec.theme, role="points"))]
+
+
 def contour_trace(
-    data: FigureData, even: EvenLevels, *, meta: Mapping[str, Any] | None = None, **look: Any
+    data: FigureData,
+    even: EvenLevels,
+    spec: FigureSpec | None = None,
+    *,
+    meta: Mapping[str, Any] | None = None,
+    **look: Any,
 ) -> go.Contour:
     """The values as plotly's contour trace, in units with evenly spaced levels.
 
     Args:
+        spec: if it asks for interpolated lines, or allows them, the trace runs through these and not the points.
         meta: is added to the trace's role and to its levels in drawn units, if these are uneven; the page's script uses
             the levels to convert drawn values that arrive later.
         look: options of the trace.
     """
     levels = {"levels": list(even.drawn)} if even.drawn else {}
+    if spec is not None and is_smooth(data, spec):
+        x, y, drawn = contour_field(data, spec)
+        look["line"] = {**look.get("line", {}), "smoothing": 0.0}
+        hover: dict[str, Any] = {"hoverinfo": "skip"}
+    else:
+        x, y, drawn = data.axes[0].coordinates, data.axes[1].coordinates, data.drawn
+        hover = {"customdata": typed(pointer_values(data)[0]), "text": pointer_notes(data)}
+        hover |= {"hovertemplate": plane_hover(data)}
     return go.Contour(
-        x=data.axes[0].coordinates,
-        y=data.axes[1].coordinates,
-        z=typed(even.values(data.drawn)),
-        customdata=typed(pointer_values(data)[0]),
-        text=pointer_notes(data),
-        hovertemplate=plane_hover(data),
+        x=x,
+        y=y,
+        z=typed(even.values(drawn)),
         autocontour=False,
         zmin=even.value(data.scale.low),
         zmax=even.value(data.scale.high),
@@ -199,6 +240,7 @@ def contour_trace(
         name=text(data.observable),
         showlegend=False,
         meta={"role": "field", **levels, **(meta or {})},
+        **hover,
         **look,
     )
 
@@ -316,7 +358,7 @@ def signed_lines(field: FigureData, spec: FigureSpec) -> list[go.Contour]:
             "colorscale": scales[spec.theme],
             "colorbar": label_carrier(field, even, which),
         }
-        traces.append(contour_trace(field, even, meta={"labelled": True, "scales": scales}, **look_of_lines))
+        traces.append(contour_trace(field, even, spec, meta={"labelled": True, "scales": scales}, **look_of_lines))
     return traces or [contour_trace(field, even, showscale=False, line={"width": 0})]
 
 
@@ -332,6 +374,7 @@ def _lines(data: FigureData, spec: FigureSpec, length: float) -> list[go.Contour
     labelled = contour_trace(
         data,
         even,
+        spec,
         contours=_every(even, len(scale.ticks), first, every) | {"showlabels": True, "labelfont": {"size": 11}},
         line={"width": 1.7, "smoothing": smoothing(data)},
         colorbar=label_carrier(data, even, slice(first, None, every)),
@@ -340,7 +383,7 @@ def _lines(data: FigureData, spec: FigureSpec, length: float) -> list[go.Contour
     if every == 1:
         return [labelled]
     look = {"contours": _every(even, len(scale.ticks), 0, 1), "line": {"width": 0.7, "smoothing": smoothing(data)}}
-    thin = contour_trace(data, even, showscale=False, **look, **_colours(data, spec, slice(None)))
+    thin = contour_trace(data, even, spec, showscale=False, **look, **_colours(data, spec, slice(None)))
     # The trace above it answers the pointer; the numbers need not be sent twice.
     return [thin.update(customdata=None, text=None, hovertemplate=None, hoverinfo="skip"), labelled]
 

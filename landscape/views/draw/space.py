@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from landscape.core.grid import Floats
 from landscape.core.text import number_text
+from landscape.views.draw.labels import lay_labels
 from landscape.views.draw.layout import (
     SCENE_TITLE,
     axis_title,
@@ -43,7 +44,6 @@ from landscape.views.draw.paths import (
     raised_note,
     snapshots_note,
     space_keys,
-    space_labels,
     space_path,
 )
 from landscape.views.draw.plane import bar_length, draw_plane, filled, layers
@@ -122,13 +122,10 @@ def draw_scene(
         "aspectratio": dict(zip("xyz", aspect, strict=True)),
         "camera": CAMERA,
     }
-    if overlay:
-        layout["scene"]["annotations"] = space_labels(
-            [path.path for path in overlay], [path.height for path in overlay]
-        )
     figure = finish(
         data, [*traces, *paths], layout, {"plot": list(SCENE_PX), "below": 0, "equal": False, "space": True}
     )
+    lay_labels(figure, SCENE_PX)
     if spec.animate:
         animate(figure, [path.path for path in drawn])
     return figure

@@ -352,7 +352,9 @@ def _common_axis(fields: Sequence[FigureData], k: int) -> AxisView:
     axes = [field.axes[k] for field in fields]
     ends = np.array([min(axis.coordinates[0] for axis in axes), max(axis.coordinates[-1] for axis in axes)])
     same = len({axis.meaning for axis in axes}) == 1
-    title, meaning = (axes[0].title, axes[0].meaning) if same else (axes[0].name, axes[0].name)
+    title, meaning = (
+        (axes[0].title, axes[0].meaning) if same else (words.SYMBOLS.get(axes[0].name, axes[0].name), axes[0].name)
+    )
     return AxisView(axes[0].name, title, ends, meaning)
 
 

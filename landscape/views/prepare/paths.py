@@ -1,8 +1,7 @@
-"""The data of drawn trajectories, networks and origins: places, labels that do not overlap, texts of the pointer."""
+"""The data of drawn trajectories, networks and origins: places, losses, texts of the pointer."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,18 +24,7 @@ from landscape.views.prepare.scale import LOG_DECADES, Scale, choose_scale, draw
 from landscape.views.prepare.words import has_fixed_statistics, mixes_networks, shortened
 
 VISIBLE = 0.05  # of the range drawn: less than the distance of two contour lines, or of two colours of a bar
-LABEL_DISTANCE = 0.055  # of the plot's width: closer labels would run into each other, or into the star of an end
-AT_A_MARK, AT_THE_END = 0.03, 0.045  # of the plot's width, from a snapshot to its label: the star of the last is larger
 START, LAST = "start", "last snapshot"
-
-
-@dataclass(frozen=True)
-class Label:
-    """The number beside one snapshot; `angle` points away from the path, in radians, y upwards."""
-
-    index: int
-    text: str
-    angle: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +49,6 @@ class DrawnPath:
     own: Floats
     apart: Floats
     hover: tuple[str, ...]
-    labels: tuple[Label, ...]
     run: str = ""
     number: int = 0
     shown: float | None = None
@@ -98,10 +85,7 @@ def prepare_paths(surface: Surface, observable: str, log: bool) -> tuple[DrawnPa
     places = [_places(path, names) for path in paths]
     if not paths or any(not steps for steps in places):
         return ()
-    longest = max(float(np.ptp(axis.coordinates)) or 1.0 for axis in surface.axes)
-    flat = [_flat(steps) / longest for steps in places]
     follows, losses = follows_loss(surface, observable), [_of_losses(surface, observable, path) for path in paths]
-    labels = place_labels(flat, [[str(int(step)) for step in path.step] for path in paths])
     return tuple(
         DrawnPath(
             unit=path.unit,
@@ -116,7 +100,6 @@ def prepare_paths(surface: Surface, observable: str, log: bool) -> tuple[DrawnPa
                 _hover(path, names, place, observable, losses[k] if follows else None)
                 for place in range(len(path.step))
             ),
-            labels=tuple(labels[k]),
             run=path.label,
             number=k,
             shown=path.runs[0].shown if path.runs else None,
@@ -160,11 +143,6 @@ def _places(path: ProjectedPath, names: Sequence[str]) -> tuple[Floats, ...]:
         return ()
     places = tuple(np.asarray(path.coordinates[name], np.float64) for name in names)
     return places if all(np.isfinite(place).all() for place in places) else ()
-
-
-def _flat(places: tuple[Floats, ...]) -> Floats:
-    """The coordinates on the first two axes, [n, 2]; 0 for a missing second axis."""
-    return np.stack([places[0], places[1] if len(places) > 1 else np.zeros_like(places[0])], axis=1)
 
 
 def path_notes(surface: Surface, paths: Sequence[DrawnPath], observable: str, scale: Scale) -> list[str]:
@@ -338,65 +316,6 @@ def _hover(
     if known is None:
         lines.append(f"{escape(observable.replace('_', ' '), quote=False)} not known along the path")
     return "<br>".join(lines)
-
-
-def place_labels(
-    paths: Sequence[Floats], texts: Sequence[Sequence[str]], distance: float = LABEL_DISTANCE
-) -> list[list[Label]]:
-    """Labels beside some points of several paths, [n, 2] each in units of the plot's width, that do not overlap.
-
-    The last and the first point of a path get labels first; then points half-way between labelled ones, and so on, as
-    far as there is room.
-
-    Args:
-        texts: per path, one per point.
-        distance: between two labels at least.
-    """
-    kept: list[list[Label]] = [[] for _ in paths]
-    spots: list[Floats] = []
-    ends = [points[-1] for points in paths if len(points)]
-    orders = [_coarse_to_fine(len(points)) for points in paths]
-    for turn in range(max(map(len, orders), default=0)):
-        for path, order in enumerate(orders):
-            if turn >= len(order):
-                continue
-            index, points = order[turn], paths[path]
-            angle = _away_from_paths(points, index, [other for other in paths if other is not points])
-            reach = AT_THE_END if index == len(points) - 1 else AT_A_MARK
-            spot = points[index] + reach * np.array([math.cos(angle), math.sin(angle)])
-            others = [*spots, *(ends if reach == AT_A_MARK else ())]
-            if all(np.linalg.norm(spot - other) >= distance for other in others):
-                kept[path].append(Label(index, texts[path][index], angle))
-                spots.append(spot)
-    return [sorted(labels, key=lambda label: label.index) for labels in kept]
-
-
-def _between(points: Floats) -> list[Floats]:
-    """The points, and three more between each two."""
-    between = [a + (b - a) * t for a, b in itertools.pairwise(points) for t in (0.0, 0.25, 0.5, 0.75)]
-    return [*between, points[-1]]
-
-
-def _coarse_to_fine(count: int) -> list[int]:
-    order = [count - 1, 0] if count > 1 else [0]
-    step = 2 ** max(0, math.ceil(math.log2(max(count - 1, 1))) - 1)
-    while step >= 1:
-        order += [k for k in range(step, count - 1, step) if k not in order]
-        step //= 2
-    return order
-
-
-def _away_from_paths(points: Floats, index: int, others: Sequence[Floats]) -> float:
-    """The direction, one of eight, in which a label is farthest from nearby paths; in radians."""
-    beside = [points[max(0, index - 6) : index + 7], *others]
-    along = np.array([place for stretch in beside for place in _between(stretch)])
-    angles = [k * math.pi / 4 for k in (2, 6, 0, 4, 1, 3, 5, 7)]
-
-    def clearance(angle: float) -> float:
-        spot = points[index] + AT_A_MARK * np.array([math.cos(angle), math.sin(angle)])
-        return float(np.linalg.norm(along - spot, axis=1).min())
-
-    return max(angles, key=lambda angle: round(clearance(angle), 6))
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -172,43 +172,69 @@ def walk_in_words(axis: Axis) -> str:
     return "random walks from the same starts" if axis.attributes.get("trajectory") == "paths" else "random walk"
 
 
+SYMBOLS = {"alpha": "α", "beta": "β", "gamma": "γ"}
+BETWEEN = " · "  # the symbol of an axis and what it is
+
+
 def short_axis_title(axis: Axis) -> str:
-    """The same in a few words that fit beside every plot of the plane, also its narrow side: 'alpha: PC 1 (62.0 %)'."""
-    label, kind = axis.label, axis.record.kind
+    """The same in a few words that fit beside every plot of the plane, also its narrow side: 'PC 1 (62.0 %)'.
+
+    The only naming of axes in pictures: 'PC 1 (62.0 %)', 'α · random direction, filter-normalised (seed 1)',
+    'α · epoch 10 (0) to epoch 1 (1)', 'α' for an axis of which nothing is known.
+    """
+    label, kind, symbol = axis.label, axis.record.kind, SYMBOLS.get(axis.name, axis.name)
     if label == axis.name:
-        return axis.name
+        return symbol
     share = percent_text(axis.record.explained_variance)
+    if kind == "pca":
+        words = label.partition(" of ")[0]
+        words = re.sub("^(principal component|PCA component)", "PC", words)
+        return f"{words} ({share})" if share else words
     if kind in ("towards", "plane"):
         label = label.removeprefix("from ").replace(" towards ", " to ")
-    elif kind == "pca":
-        label = label.partition(" of ")[0].replace("principal component", "PC") + (f" ({share})" if share else "")
     else:
-        label = label.partition(" (")[0].removesuffix(" of the Hessian")
-    return f"{axis.name}: {label}" if label else axis.name
+        label, _, more = label.partition(" (")
+        label = label.removesuffix(" of the Hessian")
+        parts = more.rstrip(")").split(", ") if kind == "random" else []
+        label += "".join(f", {part}" for part in parts if part.endswith("-normalised"))
+        label += "".join(f" ({part})" for part in parts if part.startswith("seed "))
+    return f"{symbol}{BETWEEN}{label}" if label else symbol
 
 
-def fitting_title(title: str, most: int) -> tuple[str, float]:
+def axis_name(title: str) -> str:
+    """The shortest name of an axis: what a short title begins with.
+
+    >>> axis_name("PC 1 (62.0 %)"), axis_name("α · random direction, filter-normalised (seed 1)")
+    ('PC 1', 'α')
+    """
+    return PARENTHESES.sub("", title.partition(BETWEEN)[0])
+
+
+def fitting_title(title: str, most: int, smallest: float = SMALLEST) -> tuple[str, float]:
     """The words of an axis title that fit in one line, and the share of its font's size at which they do.
 
-    They are never cut off: a long title becomes smaller, then loses what is in parentheses, then all but the name of
-    the axis. The caption has it in full.
+    They are never cut off: a long title becomes smaller, then loses what is in parentheses, then what follows a comma,
+    then all but the name of the axis. The caption has it in full.
 
     Args:
         most: letters in one line at the whole size.
+        smallest: the least share; 1 for words that keep their size.
 
-    >>> [fitting_title("alpha: principal component 1 (81.7 %)", most)[0] for most in (40, 20, 12, 6)]
-    ['alpha: principal component 1 (81.7 %)', 'alpha: PC 1 (81.7 %)', 'alpha: PC 1', 'alpha']
-    >>> fitting_title("alpha: first eigenvector of the Hessian", 30), fitting_title("alpha: from one.pt to two.pt", 21)
-    (('alpha: first eigenvector', 1.0), ('alpha: from one.pt to two.pt', 0.75))
+    >>> [fitting_title("PC 1 (81.7 %)", most)[0] for most in (13, 10, 6)]
+    ['PC 1 (81.7 %)', 'PC 1 (81.7 %)', 'PC 1']
+    >>> title = "α · random direction, filter-normalised (seed 1)"
+    >>> [fitting_title(title, most)[0] for most in (28, 20, 9)]
+    ['α · random direction, filter-normalised', 'α · random direction', 'α']
+    >>> fitting_title("α · from one.pt to two.pt", 20), fitting_title("α · from one.pt to two.pt", 20, 1.0)
+    (('α · from one.pt to two.pt', 0.8), ('α', 1.0))
     """
-    brief = title.replace("principal component", "PC").replace(" of the Hessian", "")
-    for words in (title, brief):
-        if len(words) <= most:
-            return words, 1.0
-    for words in (title, brief, PARENTHESES.sub("", brief)):
-        if SMALLEST * len(words) <= most:
+    if len(title) <= most:
+        return title, 1.0
+    plain = PARENTHESES.sub("", title)
+    for words in (title, plain, plain.partition(", ")[0]):
+        if smallest * len(words) <= most:
             return words, min(1.0, most / len(words))
-    return brief.partition(":")[0], 1.0
+    return axis_name(title), 1.0
 
 
 def shortened(text: str, most: int) -> str:
@@ -223,6 +249,51 @@ def shortened(text: str, most: int) -> str:
 def capitalised(text: str) -> str:
     """The text with a capital first letter; the rest is unchanged."""
     return text[:1].upper() + text[1:]
+
+
+LATEX = {
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "\u00a0": "~",
+    "\u202f": r"\,",
+    "<": "$<$",
+    ">": "$>$",
+    "|": "$|$",
+    "…": r"\ldots{}",
+    "–": "--",
+    "—": "---",
+    "·": r"$\cdot$",
+    "°": r"$^\circ$",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "\u2212": "$-$",
+    "≤": r"$\le$",
+    "≥": r"$\ge$",
+    "√": r"$\surd$",
+    "α": r"$\alpha$",
+    "β": r"$\beta$",
+    "γ": r"$\gamma$",
+    "λ": r"$\lambda$",
+    "θ": r"$\theta$",
+    "Δ": r"$\Delta$",
+    "₀": "$_0$",
+    "₁": "$_1$",
+    "₂": "$_2$",
+    "²": "$^2$",
+    "→": r"$\to$",
+    "∞": r"$\infty$",
+}
+
+
+def latex_text(text: str) -> str:
+    """The text in LaTeX, its special characters escaped; letters of other scripts stay, which UTF-8 input takes.
+
+    >>> latex_text("86.2\u00a0% of α_1: 0.5 ± 0.1")
+    '86.2~\\\\% of $\\\\alpha$\\\\_1: 0.5 $\\\\pm$ 0.1'
+    """
+    return "".join(LATEX.get(sign, sign) for sign in text)
 
 
 def observable_title(observable: str) -> str:

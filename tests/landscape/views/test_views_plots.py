@@ -18,7 +18,8 @@ from synthetic_surfaces import traces
 from landscape.core.errors import JobError, LandscapeError
 from landscape.surface.surface import Axis, ProjectedPath, Surface
 from landscape.views.draw.marks import NAME as EDGES
-from landscape.views.plots import plot, rgb
+from landscape.views.plots.plot import plot
+from landscape.views.plots.style import rgb
 from landscape.views.prepare.figure import prepare_figure
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -46,7 +47,7 @@ def test_it_draws_on_the_axes_that_are_given(make: ModuleType, pyplot: Any) -> N
     assert make.holed().plot(left) is left
     assert make.line().plot(ax=right, colour_bar=False) is right
     figure.canvas.draw()
-    assert left.get_xlabel() == "alpha: random direction"
+    assert left.get_xlabel() == "α · random direction"
     assert left.get_aspect() == 1.0
     assert right.get_ylabel() == "loss"
 
@@ -58,7 +59,9 @@ def test_a_plane_has_the_levels_of_all_figures(make: ModuleType, pyplot: Any, lo
     lines = next(each for each in surface.plot(kind="contour", log=log).collections if len(each.levels) > 1)
     assert tuple(lines.levels) == scale.ticks
     ax = surface.plot(kind="topographic", log=log)
-    (bar,) = ax.child_axes
+    (bar,) = (other for other in ax.figure.axes if other is not ax)
+    ax.figure.set_size_inches(6, 6)
+    ax.figure.canvas.draw()
     assert [text.get_text() for text in bar.get_yticklabels()] == list(scale.texts)
     assert {"trajectory", "start (epoch 1)", "last snapshot (epoch 10)", "origin"} <= set(labels(ax))
     np.testing.assert_array_equal(line_named(ax, "trajectory").get_xdata(), surface.path.coordinates["alpha"])
@@ -227,4 +230,4 @@ def test_all_figures_of_a_plane_title_its_axes_in_the_same_words(label, height):
     plots = [surface.plot(kind=kind) for kind in ("contour", "surface")]
     titles += [(plot.get_xlabel(), plot.get_ylabel()) for plot in plots]
     assert len(set(titles)) == 1
-    assert titles[0][1].startswith("beta: PC 2 (62.5" if shares else "beta: second eigenvector")
+    assert titles[0][1].startswith("PC 2 (62.5" if shares else "β · second eigenvector")

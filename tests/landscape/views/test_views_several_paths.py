@@ -200,18 +200,6 @@ def test_paths_over_one_and_three_axes(make: ModuleType) -> None:
     assert "THOR &lt;2&gt; (steps 1 to 4)" in [trace.name for trace in places.data]
 
 
-def test_numbers_beside_two_paths_keep_apart(surface: Surface) -> None:
-    data = prepare_figure(surface)
-    spots = [
-        np.array([path.places[0][label.index], path.places[1][label.index]]) / 2
-        + 0.03 * np.array([np.cos(label.angle), np.sin(label.angle)])
-        for path in data.paths
-        for label in path.labels
-    ]
-    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(spots, 2)) >= 0.055
-    assert all({0, len(path.numbers) - 1} <= {label.index for label in path.labels} for path in data.paths[:1])
-
-
 # -- colours -------------------------------------------------------------------------------------------------
 
 # Machado, Oliveira and Fernandes (2009), of eyes without one kind of cones, on linear RGB.

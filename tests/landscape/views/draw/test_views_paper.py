@@ -35,7 +35,7 @@ def test_lengths_are_read_in_the_units_of_print(length: str | float, px: float) 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"width": "wide"}, "width: must be a length such as 3.25in, 8cm, 80mm, 240pt or 312px, not 'wide'"),
+        ({"width": "wide"}, "width: must be a length such as 3.3in, 8cm, 80mm, 240pt or 312px, not 'wide'"),
         ({"width": "1in"}, r"width: must be from 144 to 4000 px, not 96 px \('1in'\)"),
         ({"width": True}, "width: must be a length"),
         ({"font_size": "100pt"}, "font_size: must be from 5 to 40 px"),
@@ -153,4 +153,4 @@ def test_a_pdf_has_the_width_that_was_asked_for(make: ModuleType, tmp_path: Path
     assert data.startswith(b"%PDF")
     box = re.search(rb"MediaBox \[0 0 ([0-9.]+) ([0-9.]+)\]", data)
     assert box is not None
-    assert float(box[1]) == pytest.approx(3.25 * 72, abs=1)
+    assert float(box[1]) == pytest.approx(3.3 * 72, abs=1)

@@ -15,7 +15,7 @@ from landscape.surface.surface import Axis, Surface
 from landscape.views.draw.figure import figure
 from landscape.views.prepare.figure import prepare_figure, rectangles, square_states, suggests_log, thinned, why_empty
 from landscape.views.prepare.geometry import isolines, isosurface, refined
-from landscape.views.prepare.paths import place_labels, prepare_paths
+from landscape.views.prepare.paths import prepare_paths
 from landscape.views.prepare.tables import landscape_rows
 from landscape.views.prepare.words import fitting_title, short_axis_title
 
@@ -63,15 +63,15 @@ def test_caption_says_samples_resolution_kind_and_state(make: ModuleType) -> Non
 def test_axes_say_what_they_are(make: ModuleType) -> None:
     """In a few words beside the plot, and at length in the caption."""
     random, pca, line = (prepare_figure(surface) for surface in (make.quadratic(), make.pca_plane(), make.line()))
-    assert random.axes[0].title == "alpha: random direction"
+    assert random.axes[0].title == "α · random direction, filter-normalised (seed 1)"
     assert "Alpha: random direction (seed 1, filter-normalised, bias and norm ignored)" in random.caption
-    assert pca.axes[1].title.replace("\u00a0", " ") == "beta: PCA component 2 (12.4 %)"
+    assert pca.axes[1].title.replace("\u00a0", " ") == "PC 2 (12.4 %)"
     assert any("12.4\u00a0% of the variance (random walk: 15.2\u00a0%)" in part for part in pca.caption)
-    assert line.axes[0].title == "alpha: epoch 10 (0) to epoch 1 (1)"
+    assert line.axes[0].title == "α · epoch 10 (0) to epoch 1 (1)"
     assert "Alpha: from epoch 10 (0) towards epoch 1 (1)" in line.caption
     label = "second eigenvector of the Hessian (λ = 3.4 ± 0.1)"
     sharp = dataclasses.replace(make.line().axes[0], attributes={"kind": "eigen", "label": label})
-    assert short_axis_title(sharp) == "alpha: second eigenvector"
+    assert short_axis_title(sharp) == "α · second eigenvector"
 
 
 def test_values_over_more_than_two_decades_start_logarithmic_and_the_caption_says_why(make: ModuleType) -> None:
@@ -177,7 +177,6 @@ def test_the_drawn_path_follows_the_path(make: ModuleType) -> None:
     assert "<b>epoch 10</b> (last snapshot)" in drawn.hover[-1]
     for word in ("alpha", "beta", "loss ", "loss at its projection", "distance off the plane 0.4"):
         assert word in drawn.hover[0]
-    assert {0, 9} <= {label.index for label in drawn.labels}
 
 
 def test_an_uncomputed_path_has_gaps_and_no_invented_height(make: ModuleType) -> None:
@@ -189,32 +188,23 @@ def test_an_uncomputed_path_has_gaps_and_no_invented_height(make: ModuleType) ->
     assert "Loss on the path known at 4 of 6 points" in prepare_figure(make.quadratic(path=path), log=True).caption
 
 
-def test_labels_of_a_crowded_path_keep_apart() -> None:
-    t = np.linspace(0, 1, 300)
-    points = np.stack([t * np.cos(4 * t), t * np.sin(4 * t)], axis=1) / 2
-    (labels,) = place_labels([points], [[str(k) for k in range(300)]])
-    assert labels[0].index == 0
-    assert labels[-1].index == 299
-    assert 5 < len(labels) < 60
-
-
 def test_the_title_of_an_axis_is_whole_smaller_or_left_to_the_caption_and_never_cut_off() -> None:
     label = "from the first of many trainings (0) towards the last of many trainings (1)"
     title = short_axis_title(Axis("alpha", np.array([0.0, 1.0]), {"kind": "towards", "label": label}))
-    whole = "alpha: the first of many trainings (0) to the last of many trainings (1)"
-    plain = "alpha: the first of many trainings to the last of many trainings"
+    whole = "α · the first of many trainings (0) to the last of many trainings (1)"
+    plain = "α · the first of many trainings to the last of many trainings"
     assert [fitting_title(title, most) for most in (72, 54, 48, 40)] == [
-        (whole, 1.0), (whole, 0.75), (plain, 0.75), ("alpha", 1.0),
+        (whole, 1.0), (whole, 54 / len(whole)), (plain, 48 / len(plain)), ("α", 1.0),
     ]  # fmt: skip
     file = {"kind": "file", "label": "direction from the-sharpest-direction-of-seed-12.safetensors (layer-normalised)"}
-    words = "alpha: direction from the-sharpest-direction-of-seed-12.safetensors"
+    words = "α · direction from the-sharpest-direction-of-seed-12.safetensors"
     wide, paper = (figure(labelled(file), "contour", width=width).layout.xaxis.title for width in (None, "3in"))
     scene = figure(labelled(file), "surface").layout.scene.xaxis.title
     assert wide.text == words
     for title in (paper, scene):
         assert title.text.count("<br>") == 1
         assert title.text.replace("<br>", "" if "-<br>" in title.text else " ") == words
-    assert figure(labelled(file), width="2in").layout.xaxis.title.text == "alpha"
+    assert figure(labelled(file), width="2in").layout.xaxis.title.text == "α"
 
 
 def labelled(attributes: dict[str, str] | None) -> Surface:
@@ -231,17 +221,6 @@ def test_the_pointer_has_as_many_digits_as_the_errors_allow(make: ModuleType) ->
     digits = [figure(one, "contour").data[0].hovertemplate for one in (rough, exact)]
     assert "loss %{customdata[0]:.3g}" in digits[0]
     assert "loss %{customdata[0]:.5g}" in digits[1]
-
-
-def test_no_label_lies_on_the_star_of_the_last_snapshot() -> None:
-    points = np.array([[0.0, 0.0], [0.4, 0.0], [0.41, 0.01], [0.4, 0.02], [0.405, 0.01]])
-    (labels,) = place_labels([points], [list("abcde")])
-    assert [label.text for label in labels] == ["a", "e"]
-    crossing = points[[4, 0]]  # another path ends far away
-    labels, _ = place_labels([points, crossing], [list("abcde"), list("xy")])
-    for label in labels:
-        spot = points[label.index] + 0.03 * np.array([np.cos(label.angle), np.sin(label.angle)])
-        assert label.index == 4 or np.linalg.norm(spot - points[4]) > 0.05
 
 
 def test_rectangles_cover_exactly_the_mask() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from landscape.surface.record_entries import Check, Checks
 from landscape.surface.surface import Surface
-from landscape.views.plots import plot
+from landscape.views.plots.plot import plot
 from landscape.views.prepare.figure import prepare_figure
 from landscape.views.prepare.uncertainty import NAME, prepare_seeds
 

@@ -1,0 +1,1 @@
+"""From prepared values to matplotlib's axes, for papers."""

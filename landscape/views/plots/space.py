@@ -1,0 +1,279 @@
+"""Two axes as a surface on matplotlib's three-dimensional axes, with contour lines on the floor below it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import wrap
+from typing import Any
+
+import numpy as np
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.ticker import FixedLocator, FuncFormatter
+
+from landscape.views.draw.marks import NAME as FINER
+from landscape.views.draw.marks import edge_places
+from landscape.views.draw.paths import PathInSpace, raised_note
+from landscape.views.draw.space import (
+    HEIGHT,
+    height_notes,
+    heights_drawn,
+    horizontal_aspect,
+    origin_height,
+    paths_in_space,
+)
+from landscape.views.draw.style import KEY, are_told_apart, colour_scale, even_shades, line_colours, path_look
+from landscape.views.figure_spec import PlotSpec
+from landscape.views.plots.labels import LabelledMarks, Labels
+from landscape.views.plots.marks import fill_colours, mark_extrema, mark_origin, say_why_empty
+from landscape.views.plots.plane import nearest_text
+from landscape.views.plots.style import HATCHES, INK, LINES, MARKERS, QUIET, plain_label, rgb, small
+from landscape.views.prepare.figure import FigureData, legend_name, missing_states
+from landscape.views.prepare.paths import LAST, START
+from landscape.views.prepare.scale import nice_ticks
+from landscape.views.prepare.smooth import contour_field
+from landscape.views.prepare.words import fitting_title
+
+FINEST = 120  # lines of the drawn mesh along each axis: more are slow and show nothing new
+LINE_LENGTH = 90  # characters of a line of notes
+LABEL_LETTERS = 28  # of an axis title, which stands along an edge of the box
+FLOOR = 0.3  # of the range drawn: how far the floor lies below the lowest value, so that its lines are seen
+CAMERA = {"elev": 30.0, "azim": -55.0}  # as in plotly's figures, and the same for all panels
+LIFT = 0.02  # of the height: enough for the path not to sink into the surface
+
+
+def plot_surface(data: FigureData, ax: Any, spec: PlotSpec) -> None:
+    """Plot the values as heights, and contour lines, missing points and ends of threads on the floor."""
+    scale, labels = data.scale, Labels(ax)
+    span = scale.high - scale.low
+    shades, norm = _colours(data, spec)
+    x, y = np.meshgrid(data.axes[0].coordinates, data.axes[1].coordinates)
+    look = {"cmap": shades, "norm": norm, "linewidth": 0, "antialiased": True, "axlim_clip": True, "zorder": 1}
+    ax.computed_zorder = False  # matplotlib sorts whole artists by depth: the path would vanish behind the surface
+    ends = heights_drawn(scale, data.paths)
+    floor = ends[0] - FLOOR * span
+    ax.set_zlim(floor, ends[1])
+    ax.plot_surface(x, y, data.drawn, rcount=FINEST, ccount=FINEST, **look)
+    _floor(data, ax, spec, floor)
+    _sheets(data, ax, x, y)
+    _missing(data, ax, x, y, floor)
+    if data.interpolated is not None:
+        across, up, heights = edge_places(data, every_point=True)
+        look = {"color": INK, "linestyle": "dotted", "linewidth": 0.8, "zorder": 3, "label": FINER, "gid": QUIET}
+        ax.plot(across, up, heights + LIFT * span, **look)
+    mark_origin(ax, data, 0.0, 0.0, origin_height(data) + LIFT * span)
+    overlays = paths_in_space(data, LIFT * span, ends)
+    _paths(data, ax, spec, overlays, labels)
+    if spec.preset is None:  # for print the caption says it
+        _say_which_heights_are_not_true(data, ax, ends, overlays)
+    mark_extrema(ax, data, LIFT * span)
+    set_scene(ax, data, show_name=not spec.colour_bar)
+    say_why_empty(data, ax.text2D, ax.transAxes)
+    if spec.colour_bar:
+        add_height_bar(ax.figure, data, spec, [ax])
+
+
+def _colours(data: FigureData, spec: PlotSpec) -> tuple[Any, Any]:
+    """The colour map of the heights, and its range."""
+    colours = [(at, rgb(colour)) for at, colour in colour_scale(spec.colour_scale, data.scale)]
+    return LinearSegmentedColormap.from_list("landscape", colours), Normalize(data.scale.low, data.scale.high)
+
+
+def set_scene(ax: Any, data: FigureData, *, show_name: bool) -> None:
+    """The camera, the lengths, the numbers and the titles of the three axes.
+
+    Args:
+        show_name: write the observable at the vertical axis, where no colour bar has it.
+    """
+    ticks, texts = nice_ticks(data.scale.low, data.scale.high, data.scale.log, most=6)
+    ax.set_box_aspect((*horizontal_aspect(data), HEIGHT))
+    ax.zaxis.set_major_locator(FixedLocator(ticks))
+    ax.zaxis.set_major_formatter(FuncFormatter(lambda value, _: nearest_text(ticks, texts, value)))
+    ax.view_init(**CAMERA)
+    for edge, axis, length in zip((ax.xaxis, ax.yaxis), data.axes, horizontal_aspect(data), strict=True):
+        words, share = fitting_title(axis.title, LABEL_LETTERS)
+        edge.set_label_text(words, fontsize=share * edge.label.get_size())
+        edge.get_major_locator().set_params(nbins=max(2, round(5 * length)))
+        edge.get_major_formatter().set_powerlimits((-3, 4))
+    ax.set_zlabel(data.observable.replace("_", " ") if show_name else "")
+
+
+def add_height_bar(figure: Any, data: FigureData, spec: PlotSpec, axes: list[Any]) -> None:
+    """The colour bar of the heights, beside one or several scenes."""
+    shades, norm = _colours(data, spec)
+    ticks, texts = nice_ticks(data.scale.low, data.scale.high, data.scale.log, most=6)
+    bar = figure.colorbar(ScalarMappable(norm, shades), ax=axes, shrink=0.6, pad=0.12, aspect=18)
+    bar.outline.set_linewidth(0.4)
+    bar.set_ticks(ticks, labels=texts)
+    bar.set_label(data.observable.replace("_", " "))
+
+
+def _floor(data: FigureData, ax: Any, spec: PlotSpec, floor: float) -> None:
+    """The contour lines, projected on the floor of the box."""
+    x, y, drawn = contour_field(data, spec)
+    values = np.ma.masked_invalid(drawn)
+    if values.count() and values.min() < values.max():
+        colours = [rgb(colour) for _, colour in line_colours(spec.colour_scale, data.scale, "light")]
+        look = {"colors": colours[: len(data.scale.ticks)], "linewidths": 0.6, "zorder": 0.5}
+        ax.contour(x, y, values, levels=list(data.scale.ticks), zdir="z", offset=floor, **look)
+
+
+def _sheets(data: FigureData, ax: Any, x: Any, y: Any) -> None:
+    """Plot two standard errors of the shape above and below the values, if the uncertainty is asked for."""
+    if data.difference is None or data.shape_error is None:
+        return
+    for sign in (-1, 1):
+        heights = data.values + sign * 2 * data.shape_error
+        with np.errstate(invalid="ignore", divide="ignore"):
+            heights = np.log10(np.where(heights > 0, heights, np.nan)) if data.scale.log else heights
+        ax.plot_surface(x, y, heights, color="#7a8699", alpha=0.3, linewidth=0, axlim_clip=True, zorder=2)
+
+
+def _missing(data: FigureData, ax: Any, x: Any, y: Any, floor: float) -> None:
+    for code, symbol in zip(missing_states(data.states), "sodXPv", strict=False):
+        at = data.states == code
+        colour = HATCHES[code]["edgecolor"] if HATCHES[code]["edgecolor"] != "#ffffff" else HATCHES[code]["facecolor"]
+        name = legend_name(code, int(at.sum()))
+        ax.scatter(x[at], y[at], np.full(int(at.sum()), floor), s=4, marker=symbol, color=colour, label=name)
+
+
+def _say_which_heights_are_not_true(
+    data: FigureData, ax: Any, ends: tuple[float, float], overlays: Sequence[PathInSpace]
+) -> None:
+    """Write which heights are not true at the lower edge of the axes, as a plot has no caption."""
+    notes = [*height_notes([("", path) for path in data.paths], ends), *raised_note(overlays)]
+    lines = [line for note in notes for line in wrap(plain_label(note), LINE_LENGTH)]
+    if lines:
+        ax.text2D(0.0, 0.0, "\n".join(lines), transform=ax.transAxes, fontsize=small(), va="top")
+
+
+def _paths(data: FigureData, ax: Any, spec: PlotSpec, overlays: Sequence[PathInSpace], labels: Labels) -> None:
+    drawn = [overlay for overlay in overlays if np.isfinite(overlay.height).any()]
+    shades = even_shades(spec.colour_scale, data.scale)
+    for overlay in drawn:
+        look, path = path_look(overlay.path.number, spec.path_colour), overlay.path
+        line = {"color": look.colour, "linewidth": spec.path_width, "linestyle": LINES[look.dash], "zorder": 5}
+        ax.plot(*overlay.line.T, label=plain_label(path.name), **line)
+        fills, foot = fill_colours(path, shades), overlay.height if overlay.foot is None else overlay.foot
+        for x, y, low, high in zip(*path.places[:2], foot, overlay.height, strict=True):
+            ax.plot([x, x], [y, y], [low, high], color=look.colour, linewidth=0.6 * spec.path_width, zorder=5)
+        marks = {"marker": MARKERS[look.symbol], "edgecolors": look.colour, "linewidths": 0.7 * spec.path_width}
+        spots = (*path.places[:2], overlay.height)
+        sizes = np.full(len(overlay.height), 5.0 * spec.path_width)
+        labels.marks.append(LabelledMarks(spots, tuple(map(str, path.numbers)), sizes))
+        ax.scatter(
+            *spots, s=(3.2 * spec.path_width) ** 2, c=fills, zorder=6, depthshade=False, label="_snapshots", **marks
+        )
+        for index, marker, name in ((0, "o", path.start_name), (-1, "D", path.end_name)):
+            place = [path.places[0][index], path.places[1][index], overlay.height[index]]
+            colours = {"markerfacecolor": fills[index], "markeredgecolor": look.colour, "markeredgewidth": 1.5}
+            label = f"_{name}" if path.run else name
+            ax.plot(*([value] for value in place), marker=marker, linestyle="", label=label, zorder=6, **colours)
+    for marker, name in (("o", START), ("D", LAST)) if are_told_apart([overlay.path for overlay in drawn]) else ():
+        colours = {"markerfacecolor": "none" if marker == "o" else KEY, "markeredgecolor": KEY}
+        ax.plot([], [], [], marker=marker, linestyle="", label=name, **colours)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Scenes laid out for print: matplotlib's layouts reserve room for them that they do not use.
+
+ZOOMS, HALVINGS = (0.4, 1.9), 6
+PADS, BINS = (-4.0, 0.0, 4.0, 8.0, 13.0, 19.0), (4, 3, 2, 1)
+EDGE_PX = 2.0
+NARROW = 4.0  # inches: a narrower scene names its axes as shortly as it can
+LETTERS = 15  # of the title of an axis in a wider one
+
+
+def lay_scenes(figure: Any, scenes: Sequence[Any], bars: Sequence[Any]) -> None:
+    """Give scenes the room beside their colour bar and above the legend, as large as all words are whole and apart.
+
+    All scenes get one size, so that they can be compared.
+    """
+    figure.draw_without_rendering()
+    renderer = figure.canvas.get_renderer()
+    right = min([bar.get_tightbbox(renderer).x0 for bar in bars] or [figure.bbox.width]) / figure.bbox.width
+    low = max([legend.get_window_extent(renderer).y1 for legend in figure.legends] or [0.0]) / figure.bbox.height
+    figure.set_layout_engine("none")
+    grid = scenes[0].get_subplotspec().get_gridspec()
+    wide, high = right / grid.ncols, (1.0 - low) / grid.nrows
+    heavy = [artist for ax in scenes for artist in ax.collections if artist.get_visible()]
+    for artist in heavy:  # they need most of the time of a drawing, and no room of their own
+        artist.set_visible(False)
+    for ax in scenes:
+        spot = ax.get_subplotspec()
+        left, bottom = spot.colspan.start * wide, low + (grid.nrows - spot.rowspan.stop) * high
+        ax.set_position((left, bottom, wide, high))
+        for axis in (ax.xaxis, ax.yaxis):
+            axis.set_rotate_label(False)
+            axis.label.set_rotation(0)
+            letters = 0 if wide * figure.get_figwidth() < NARROW else LETTERS
+            axis.set_label_text(fitting_title(axis.get_label_text(), letters, 1.0)[0])
+    for _ in range(2):  # as titles that were moved off numbers need more room
+        _enlarge(figure, scenes)
+        for ax in scenes:
+            _untangle(figure, ax)
+    _enlarge(figure, scenes)
+    for artist in heavy:
+        artist.set_visible(True)
+
+
+def _enlarge(figure: Any, scenes: Sequence[Any]) -> None:
+    """The largest zoom at which all words of the axes lie within their places, by halving the range of zooms."""
+    low, high = ZOOMS
+    for turn in range(HALVINGS + 1):
+        zoom = (low + high) / 2 if turn < HALVINGS else low
+        for ax in scenes:
+            ax.set_box_aspect(ax.get_box_aspect(), zoom=zoom)
+        figure.draw_without_rendering()
+        whole = all(_is_whole(figure, ax) for ax in scenes)
+        low, high = (zoom, high) if whole else (low, zoom)
+
+
+def _boxes(texts: Sequence[Any], renderer: Any) -> list[Any]:
+    return [text.get_window_extent(renderer) for text in texts if text.get_visible() and text.get_text().strip()]
+
+
+def _numbers_of(axis: Any) -> list[Any]:
+    """The numbers that are drawn; asking matplotlib for tick labels would move them."""
+    low, high = sorted(axis.get_view_interval())
+    slack = 1e-9 * (high - low)
+    return [tick.label1 for tick in axis.get_major_ticks() if low - slack <= tick.get_loc() <= high + slack]
+
+
+def _is_whole(figure: Any, ax: Any) -> bool:
+    """Whether all words on the axes of a scene lie within its place."""
+    place = ax.get_position().transformed(figure.transSubfigure)
+    words = [word for axis in (ax.xaxis, ax.yaxis, ax.zaxis) for word in (*_numbers_of(axis), axis.label)]
+    return all(
+        box.x0 >= place.x0 + EDGE_PX
+        and box.y0 >= place.y0 + EDGE_PX
+        and box.x1 <= place.x1 - EDGE_PX
+        and box.y1 <= place.y1 - EDGE_PX
+        for box in _boxes(words, figure.canvas.get_renderer())
+    )
+
+
+def _untangle(figure: Any, ax: Any) -> None:
+    """Take fewer numbers where they overlap, and move the titles of axes off all numbers."""
+    renderer = figure.canvas.get_renderer()
+
+    def numbers(axis: Any) -> list[Any]:
+        return _boxes(_numbers_of(axis), renderer)
+
+    for axis in (ax.zaxis, ax.xaxis, ax.yaxis):
+        others = [other for other in (ax.zaxis, ax.xaxis, ax.yaxis) if other is not axis]
+        for bins in BINS:
+            own = numbers(axis)
+            beside = [box for other in others for box in numbers(other)]
+            if not any(one.overlaps(other) for k, one in enumerate(own) for other in (*own[:k], *beside)):
+                break
+            axis.get_major_locator().set_params(nbins=bins)
+            figure.draw_without_rendering()
+    for axis in (ax.xaxis, ax.yaxis, ax.zaxis):
+        for pad in PADS:
+            axis.labelpad = pad
+            figure.draw_without_rendering()
+            everything = [box for other in (ax.xaxis, ax.yaxis, ax.zaxis) for box in numbers(other)]
+            titles = _boxes([axis.label], renderer)
+            if not any(title.overlaps(box) for title in titles for box in everything):
+                break
