@@ -66,7 +66,7 @@ export class ComparePage {
 
   /** Another arrangement or view has other ranges and zooms. */
   arrange(changes) {
-    this.set({ ...changes, zooms: undefined, zmin: undefined, zmax: undefined }, { draw: false });
+    this.set({ zooms: undefined, ...changes, zmin: undefined, zmax: undefined }, { draw: false });
     this.showTools();
     this.draw();
   }
@@ -118,6 +118,7 @@ export class ComparePage {
   }
 
   renew() {
+    delete this.state.zooms; // they are those of the pictures by their places
     keep("compare", { ...this.state, item: this.items });
     fill(this.place.querySelector("h1"), WORDS.compareTitle(this.items.length));
     this.showChips();
@@ -166,7 +167,7 @@ export class ComparePage {
     state.mode = oneOf(state.mode, Object.keys(WORDS.modes), "tiled");
     const loss = !state.observable || state.observable === "loss", pressed = () => oneOf(state.rise, ["0", "1"], this.answer?.rise ? "1" : "0");
     this.rises = loss ? el("span") : null;
-    this.showRise = () => this.rises && fill(this.rises, choice(WORDS.values, Object.entries(WORDS.risesOf).reverse(), pressed(), rise => this.set({ rise, zmin: undefined, zmax: undefined })));
+    this.showRise = () => this.rises && fill(this.rises, choice(WORDS.values, Object.entries(WORDS.risesOf).reverse(), pressed(), rise => this.arrange({ rise, zooms: this.state.zooms })));
     this.showRise();
     const scales = this.looks?.scale_names || [];
     const check = (name, words, usual, draw = true) => el("label", { class: "check" }, el("input", { type: "checkbox", checked: (state[name] ?? usual) === "1",
@@ -309,6 +310,7 @@ export class ComparePage {
 
   key(key) {
     const view = this.views.findLast(one => one.zooms.length);
+    if (key === "r" && this.answer) { this.reset(); return true; }
     if (key !== "z" || !view) return false;
     view.zoomBack();
     return true;
