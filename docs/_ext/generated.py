@@ -102,6 +102,7 @@ GROUPS = {
     "Errors": ("landscape.LandscapeError", "landscape.JobError", "landscape.NotFoundError"),
     "What these give and take": (
         "landscape.training.distributed.Share",
+        "landscape.store.import_arrays.ArrayPlaces",
         "landscape.model.snapshots.Trajectory",
         "landscape.model.snapshots.Snapshot",
         "landscape.surface.topology.Basin",
