@@ -89,7 +89,12 @@ GROUPS = {
         "landscape.optim.thor_damping",
     ),
     "Draw": ("landscape.views.figure", "landscape.views.compare", "landscape.views.compare_figures"),
-    "Collect": ("landscape.TrajectoryCollector", "landscape.import_checkpoints", "landscape.read_trajectory"),
+    "Collect": (
+        "landscape.TrajectoryCollector",
+        "landscape.LandscapeCallback",
+        "landscape.import_checkpoints",
+        "landscape.read_trajectory",
+    ),
     "Tidy": (
         "landscape.list_runs",
         "landscape.remove_landscape",
