@@ -25,7 +25,7 @@ help:
 	@echo "  make test-slow    submission for real, the whole ResNet plane, a kill and a power cut at every change of the disk"
 	@echo "  make test-page    the page of \`landscape view\` in a browser: every view, every control, faults"
 	@echo "  make test-serve   \`landscape serve\` on Ray Serve: curl, grpcio, load, replicas and services that are killed"
-	@echo "  make test-frameworks  every example beside PyTorch Geometric, transformers, Lightning's and Hugging Face's own loops"
+	@echo "  make test-frameworks  every example, callback and import beside PyTorch Geometric, transformers, Lightning and others themselves"
 	@echo "  make test-mindspore   a training and its landscapes by MindSpore itself, imported, and each value compared"
 	@echo "  make docs         the documentation, in build/docs/index.html"
 	@echo "  make lint types   ruff and mypy alone"

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from landscape.store.status import list_runs
     from landscape.surface.surface import Axis, ProjectedPath, Surface
     from landscape.surface.topology import Topology, topology_of
+    from landscape.training.callbacks import LandscapeCallback
     from landscape.training.collector import TrajectoryCollector
     from landscape.training.thor.optimizer import THOR
     from landscape.training.training import Training
@@ -72,6 +73,7 @@ _HOMES = {
     "store.status": ("list_runs",),
     "surface.surface": ("Axis", "ProjectedPath", "Surface"),
     "surface.topology": ("Topology", "topology_of"),
+    "training.callbacks": ("LandscapeCallback",),
     "training.collector": ("TrajectoryCollector",),
     "training.thor.optimizer": ("THOR",),
     "training.training": ("Training",),
@@ -87,6 +89,7 @@ __all__ = [
     "Job",
     "JobError",
     "Landscape",
+    "LandscapeCallback",
     "LandscapeError",
     "Limits",
     "NotFoundError",

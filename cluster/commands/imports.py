@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
 
 from cluster.runtime.logs import write_remark
-from cluster.runtime.options import Flag, Words
+from cluster.runtime.options import Flag, MaybeNumber, Words, ranges_in
 from landscape.core.errors import JobError, flat, quoted
 
 if TYPE_CHECKING:
@@ -52,27 +54,45 @@ def import_(
     write_remark(f"{count} snapshot{'s' * (count > 1)} in {run}{last}; next: a job with `trajectory: all`")
 
 
-def import_surface(*files: str, run: str, name: str | None = None) -> None:
+def import_surface(
+    *files: str,
+    run: str,
+    name: str | None = None,
+    range: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    made_by: Literal["random_line", "random_plane", "linear_interpolation", "planar_interpolation", "landscaper"]
+    | None = None,
+    distance: MaybeNumber = None,
+) -> None:
     """Make surfaces that other software computed landscapes of a run, which views, exports and the page take.
 
     Read are HDF5 files of Li et al.'s loss-landscape (.h5), NPZ files with loss and its coordinates (alpha, beta or
-    x, y), Landscaper's NPZ files, CSV files with a row per point, and what `landscape export --to csv,npz` writes.
+    x, y), Landscaper's NPZ files, arrays of loss-landscapes (.npy, .npz), those of scripts with PyHessian (lams and
+    loss_list), CSV files with a row per point, and what `landscape export --to csv,npz` writes.
     Where one file cannot be read none is imported. No job goes on with such a landscape.
 
     Parameters
     ----------
     files
-        The files: .h5, .hdf5, .npz or .csv.
+        The files: .h5, .hdf5, .npz, .npy or .csv.
     run
         The run folder or URL to put them in; it is made if need be.
     name
         The name of the landscape, for one file; default: made of the file's name.
+    range
+        The ends of the axes of arrays without coordinates, LOW,HIGH for all or LOW,HIGH,LOW,HIGH for each.
+    made_by
+        The function of loss-landscapes that returned the array; or landscaper, to put the n points of an axis where it
+        evaluated them, (n-1)/n times as far out as its files report.
+    distance
+        The argument of random_line or random_plane; default: theirs, 0.1 and 1.
     """
+    from landscape.store.import_arrays import ArrayPlaces
     from landscape.store.importing import import_surfaces
 
     if not files:
         raise JobError("files: must name one file or more")
-    names = import_surfaces(files, run, name)
+    places = ArrayPlaces(() if range is None else ranges_in(range), made_by, distance)
+    names = import_surfaces(files, run, name, places)
     for file, landscape in zip(files, names, strict=True):
         write_remark(f"{flat(file, 300)} -> {landscape}", "imported", landscape=landscape)
     write_remark(f"next: landscape export {flat(run, 300)} --to html, or landscape view {flat(run, 300)}")

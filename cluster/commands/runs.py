@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +24,7 @@ from cluster.commands.output import (
 )
 from cluster.runtime.console import align, divert_stdout
 from cluster.runtime.logs import write_remark
-from cluster.runtime.options import Duration, Flag, MaybeWhole, Words
+from cluster.runtime.options import Duration, Flag, MaybeWhole, Words, pairs_in, ranges_in
 from landscape.core.errors import DONE, FAILED, PARTIAL, JobError, LandscapeError, NotFoundError, flat, quoted
 from landscape.core.text import seconds_text
 
@@ -414,7 +414,7 @@ def extend(
 
     folder = callback.folder_of(run)
     with _name_options():
-        more = More(samples, tuple(observable or ()), None if range is None else _ranges(range))
+        more = More(samples, tuple(observable or ()), None if range is None else ranges_in(range))
         steps = steps_left(run, name, more)
         if plan:
             from cluster.commands.planning import extension_text, plan_extension
@@ -445,23 +445,6 @@ def _name_options() -> Iterator[None]:
         if field not in OPTION_NAMES:
             raise
         raise type(error)(f"{OPTION_NAMES[field]}: {rest}") from error.__cause__
-
-
-def _ranges(text: str) -> Sequence[tuple[float, float]]:
-    """The ranges of `LOW,HIGH` or `LOW,HIGH,LOW,HIGH,…`."""
-    pairs = _pairs(text)
-    if not pairs or not all(low < high and abs(low) + abs(high) < float("inf") for low, high in pairs):
-        raise JobError(f"range: must be LOW,HIGH or LOW,HIGH per axis, such as --range=-2,2, not {quoted(text)}")
-    return pairs
-
-
-def _pairs(text: str) -> list[tuple[float, float]]:
-    """The pairs of `LOW,HIGH,LOW,HIGH,…`; none for any other text."""
-    try:
-        ends = [float(part) for part in text.split(",")]
-        return list(zip(ends[::2], ends[1::2], strict=True))
-    except ValueError:
-        return []
 
 
 def refine(
@@ -525,7 +508,7 @@ def refine(
 
 def _corners(text: str) -> list[tuple[float, float]]:
     """The ends of a box on each axis."""
-    pairs = _pairs(text)
+    pairs = pairs_in(text)
     if not pairs:
         raise JobError(f"box: must be LOW,HIGH of each axis, such as --box=-0.5,0.5,-0.2,0.2, not {quoted(text)}")
     return pairs

@@ -56,6 +56,27 @@ MaybeWhole = Annotated[int | None, Parameter(converter=_whole_numbers)]
 ManyWhole = Annotated[list[int] | None, Parameter(converter=_whole_numbers, consume_multiple=True, negative="")]
 
 
+def ranges_in(text: str) -> list[tuple[float, float]]:
+    """The ranges of `LOW,HIGH` or `LOW,HIGH,LOW,HIGH,…`.
+
+    Raises:
+        JobError: it is something else.
+    """
+    pairs = pairs_in(text)
+    if not pairs or not all(low < high and abs(low) + abs(high) < float("inf") for low, high in pairs):
+        raise JobError(f"range: must be LOW,HIGH or LOW,HIGH per axis, such as --range=-2,2, not {quoted(text)}")
+    return pairs
+
+
+def pairs_in(text: str) -> list[tuple[float, float]]:
+    """The pairs of `LOW,HIGH,LOW,HIGH,…`; none for any other text."""
+    try:
+        ends = [float(part) for part in text.split(",")]
+        return list(zip(ends[::2], ends[1::2], strict=True))
+    except ValueError:
+        return []
+
+
 def given_options(options: Any) -> dict[str, Any]:
     """The options of a group, which is a dataclass, that differ from their defaults."""
     return {entry.name: value for entry in fields(options) if (value := getattr(options, entry.name)) != entry.default}

@@ -115,7 +115,12 @@ GROUPS = {
         "landscape.views.plot_path",
         "landscape.views.plot_hessian",
     ),
-    "Collect": ("landscape.TrajectoryCollector", "landscape.import_checkpoints", "landscape.read_trajectory"),
+    "Collect": (
+        "landscape.TrajectoryCollector",
+        "landscape.LandscapeCallback",
+        "landscape.import_checkpoints",
+        "landscape.read_trajectory",
+    ),
     "Tidy": (
         "landscape.pack",
         "landscape.list_runs",
@@ -138,6 +143,7 @@ GROUPS = {
         "landscape.connectivity.Connection",
         "landscape.surface.record_entries.Checks",
         "landscape.training.distributed.Share",
+        "landscape.store.import_arrays.ArrayPlaces",
         "landscape.model.snapshots.Trajectory",
         "landscape.model.snapshots.Snapshot",
         "landscape.surface.topology.Basin",

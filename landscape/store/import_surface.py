@@ -18,7 +18,8 @@ from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED,
 
 MOST_POINTS = 1 << 24
 OTHER_MEANING = RESERVED - {WEIGHT, RISE} | {"metadata"}  # names that no array of a surface may have
-LOSSES = ("loss", "train_loss", "test_loss", "val_loss")  # the first one in a file is the loss
+# The first one in a file is the loss; the scripts of PyHessian call it loss_list.
+LOSSES = ("loss", "train_loss", "test_loss", "val_loss", "loss_list")
 
 
 @dataclass(frozen=True)

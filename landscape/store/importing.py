@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import json
 import math
 import re
-import zipfile
-import zlib
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
-from numpy.typing import NDArray
 
 from landscape import __version__
 from landscape.core.errors import JobError, LandscapeError, NotFoundError, message_of, nearest, quoted
 from landscape.core.files import Place
 from landscape.core.folders import open_folder
-from landscape.core.grid import AXIS_NAMES, Floats, tile_counts
+from landscape.core.grid import tile_counts
 from landscape.core.lock import run_lock
 from landscape.core.validation import LONGEST_LANDSCAPE_NAME
 from landscape.model.mindspore_files import is_event_file, is_summary_folder
 from landscape.store.commit import move_landscape, write_synced
 from landscape.store.documents import FOLDER
-from landscape.store.format import NewArrays, PathPlan
+from landscape.store.format import NewArrays
+from landscape.store.import_arrays import ArrayPlaces, Maker, axis_names, read_npy, read_npz
 from landscape.store.import_surface import MOST_POINTS, ImportedSurface, NoSurfaceError, make_surface, refused
 from landscape.store.landscape import LandscapeStore
 from landscape.store.results import refuse_taken, staged_name
@@ -44,7 +40,7 @@ MISSING = -1.0
 KIND = "HDF5 of loss-landscape"
 
 
-def read_hdf(file: Path) -> ImportedSurface:
+def read_hdf(file: Path, places: ArrayPlaces) -> ImportedSurface:
     """The surface in an HDF5 file with `xcoordinates`, `ycoordinates` if it has two axes, and `train_loss`.
 
     `train_loss` becomes `loss`; all other arrays of its shape keep their names and values (accuracies are in percent).
@@ -53,6 +49,7 @@ def read_hdf(file: Path) -> ImportedSurface:
         JobError: h5py is not installed.
         NoSurfaceError: the file holds something else, or is damaged.
     """
+    places.refuse_needless("holds its coordinates")
     try:
         import h5py
     except ImportError:
@@ -144,159 +141,25 @@ def write_imported(run: Place, name: str, surface: ImportedSurface, record: Reco
 
 
 # ----------------------------------------------------------------------------------------------------
-# Arrays in NPZ: our own export, Landscaper's files, and any with a loss and its coordinates. Nothing is unpickled.
-
-MOST_ARRAYS = 1000
-LONGEST_TEXT = 64 << 20  # bytes of the metadata of our own export
-COORDINATES = (AXIS_NAMES, ("x", "y", "z"), ("xcoordinates", "ycoordinates", "zcoordinates"))
-MEANS = ("num_samples", "weighted", "terms", "derived")  # fields of a record that describe its means
-Arrays = Mapping[str, NDArray[Any]]
-
-
-def read_npz(file: Path) -> ImportedSurface:
-    """The surface in an NPZ file: `loss` (last axis first), `alpha`, `beta`, … or `x`, `y`, …, and further observables.
-
-    Landscaper's files, with `loss` and `coordinates`, are read if they have one or two axes.
-
-    Raises:
-        NoSurfaceError: the file holds something else, or pickled objects, or is damaged.
-    """
-    try:
-        arrays = _arrays(file)
-    except NoSurfaceError:
-        raise
-    except (zipfile.BadZipFile, zlib.error, OSError, ValueError, EOFError, KeyError, RuntimeError) as error:
-        raise NoSurfaceError(f"is no NPZ file, or is damaged: {message_of(error, 150)}") from None
-    if "coordinates" in arrays and "loss" in arrays:
-        return _surface_of_landscaper(arrays)
-    if axes := _axis_names(arrays):
-        return _surface_of_npz(arrays, axes)
-    raise NoSurfaceError(
-        f"has no coordinates; its arrays must include alpha and beta, or x and y, not only {quoted(sorted(arrays))}"
-    )
-
-
-def _axis_names(names: Container[str]) -> list[str]:
-    """The names of the coordinates among those of the arrays or columns of a file; empty if there are none."""
-    for known in COORDINATES:
-        axes = [name for name in known if name in names]
-        if axes and tuple(axes) == known[: len(axes)]:
-            return axes
-    return []
-
-
-def _arrays(file: Path) -> dict[str, NDArray[Any]]:
-    arrays: dict[str, NDArray[Any]] = {}
-    with zipfile.ZipFile(file) as archive:
-        members = archive.infolist()
-        if len(members) > MOST_ARRAYS:
-            raise NoSurfaceError(f"must hold at most {MOST_ARRAYS} arrays, not {len(members)}")
-        for member in members:
-            name = member.filename.removesuffix(".npy")
-            if name != member.filename:
-                with archive.open(member) as opened:
-                    arrays[name] = _array(name, opened)
-    return arrays
-
-
-def _array(name: str, opened: Any) -> NDArray[Any]:
-    """An array. Its size and type are checked first: a small archive may declare any number of bytes."""
-    version = npy.read_magic(opened)
-    if version not in ((1, 0), (2, 0)):
-        raise NoSurfaceError(f"{name!r} is of a version of numpy's format that no plain array needs")
-    read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, by_column, dtype = read_header(opened)
-    if dtype.hasobject:
-        raise NoSurfaceError(f"{name!r} holds pickled objects, which may run code and are not read; save plain arrays")
-    count = int(np.prod(shape, dtype=object))
-    if (
-        count > MOST_POINTS
-        or (dtype.kind in "US" and count * dtype.itemsize > LONGEST_TEXT)
-        or dtype.itemsize > LONGEST_TEXT
-    ):
-        raise NoSurfaceError(f"{name!r} must be at most {MOST_POINTS} numbers, not {count} of {dtype}")
-    expected = count * dtype.itemsize
-    data = opened.read(expected + 1)
-    if len(data) != expected:
-        raise NoSurfaceError(
-            f"{name!r} promises {expected} bytes and holds {'more' if len(data) > expected else len(data)}"
-        )
-    return np.frombuffer(data, dtype).reshape(shape, order="F" if by_column else "C")
-
-
-def _surface_of_landscaper(arrays: Arrays) -> ImportedSurface:
-    coordinates, loss = arrays["coordinates"], arrays["loss"]
-    if coordinates.ndim != 2 or len(coordinates) > 2:
-        raise NoSurfaceError(
-            f"of Landscaper's surfaces those of one or two axes are read, not coordinates of {list(coordinates.shape)}"
-        )
-    others = {name: array for name, array in arrays.items() if array.shape == loss.shape and name != "coordinates"}
-    return make_surface("NPZ of Landscaper", list(coordinates), others)
-
-
-def _surface_of_npz(arrays: Arrays, axes: list[str]) -> ImportedSurface:
-    metadata = _metadata(arrays)
-    others = {*axes, "status", "metadata"}
-    values = {name: array for name, array in arrays.items() if name not in others and not name.startswith("path_")}
-    labels = [metadata.get("axes", {}).get(axis, {}).get("label", "") for axis in axes] if metadata else []
-    record = Record.of({name: value for name, value in metadata.get("attributes", {}).items() if name in MEANS})
-    return make_surface(
-        "NPZ of this software" if metadata else "NPZ", [arrays[axis] for axis in axes], values, arrays.get("status"),
-        labels=[label if isinstance(label, str) else "" for label in labels],
-        means={name: getattr(record, name) for name in MEANS if record.states(name)},
-        path=_path(arrays, axes, metadata.get("path_unit")),
-    )  # fmt: skip
-
-
-def _metadata(arrays: Arrays) -> dict[str, Any]:
-    """The metadata of our own export; empty if other software wrote the file."""
-    text = arrays.get("metadata")
-    if text is None or text.dtype.kind != "U" or text.ndim:
-        return {}
-    try:
-        metadata = json.loads(str(text))
-    except (ValueError, RecursionError):
-        return {}
-    if not isinstance(metadata, dict) or not isinstance(metadata.get("attributes"), dict):
-        return {}
-    axes = metadata.get("axes")
-    return metadata if isinstance(axes, dict) and all(isinstance(axis, dict) for axis in axes.values()) else {}
-
-
-def _path(arrays: Arrays, axes: list[str], unit: Any) -> tuple[PathPlan, Floats, Floats] | None:
-    names = [f"path_{name}" for name in ("step", *axes, "distance", "loss", "projected_loss")]
-    if any(name not in arrays for name in names) or (arrays.get("path_status", np.ones(1)) == 0).any():
-        return None  # also if some snapshots were not computed: they would look like diverged ones
-    count = len(arrays["path_step"]) if arrays["path_step"].ndim == 1 else 0
-    if not count or any(arrays[name].shape != (count,) or arrays[name].dtype.kind not in "fiu" for name in names):
-        raise NoSurfaceError("its path_* arrays must be rows of numbers of one length; leave them out, or mend them")
-    steps, *places, distance, loss, projected = (arrays[name] for name in names)
-    at = np.stack([np.asarray(place, np.float64) for place in places], axis=1)
-    plan = PathPlan(
-        unit if unit == "step" else "epoch", tuple(int(step) for step in steps), at, distance.astype(np.float64)
-    )
-    return plan, loss.astype(np.float64), projected.astype(np.float64)
-
-
-# ----------------------------------------------------------------------------------------------------
 # A long table in CSV: a row per point, with its coordinates, its loss and further observables.
 
 LONGEST_LINE = 1 << 16
 MOST_COLUMNS = 1000
 
 
-def read_table(file: Path) -> ImportedSurface:
+def read_table(file: Path, places: ArrayPlaces) -> ImportedSurface:
     """The surface in a CSV file with the columns `alpha`, `beta`, … or `x`, `y`, …, and `loss`, in any order of rows.
 
     Raises:
         NoSurfaceError: the file holds something else; the message names the line.
     """
+    places.refuse_needless("holds its coordinates")
     try:
         with file.open(newline="", encoding="utf-8-sig") as opened:
             names, rows = _numbers(opened)
     except (UnicodeDecodeError, csv.Error, OSError) as error:
         raise NoSurfaceError(f"is no table of text: {message_of(error, 150)}") from None
-    if axes := _axis_names(names):
+    if axes := axis_names(names):
         return _surface_of_table(names, rows, axes)
     raise NoSurfaceError(f"has no columns alpha and beta, or x and y; its first line names {quoted(names)}")
 
@@ -356,23 +219,33 @@ def _surface_of_table(names: list[str], rows: Any, axes: list[str]) -> ImportedS
 
 # ----------------------------------------------------------------------------------------------------
 
-READERS: dict[str, Callable[[Path], ImportedSurface]] = {
-    ".h5": read_hdf, ".hdf5": read_hdf, ".npz": read_npz, ".csv": read_table,
+READERS: dict[str, Callable[[Path, ArrayPlaces], ImportedSurface]] = {
+    ".h5": read_hdf, ".hdf5": read_hdf, ".npz": read_npz, ".npy": read_npy, ".csv": read_table,
 }  # fmt: skip
 LARGEST_FILE = 4 << 30
 
 
-def import_surface(file: str | Path, run: str | Path, name: str | None = None) -> str:
+def import_surface(
+    file: str | Path,
+    run: str | Path,
+    name: str | None = None,
+    *,
+    range: Sequence[tuple[float, float]] = (),
+    made_by: Maker | None = None,
+    distance: float | None = None,
+) -> str:
     """Import a surface of other software as a landscape of a run, for all views, exports and the page.
 
     It reads HDF5 files of `loss-landscape` by Li et al. (where -1 means not computed), NPZ files with `loss` and its
-    coordinates (`alpha`, `beta` or `x`, `y`; the last axis first), Landscaper's NPZ files, CSV files with a row per
-    point, and files from `landscape export --to csv,npz`. No job resumes such a landscape.
+    coordinates (`alpha`, `beta` or `x`, `y`; the last axis first), Landscaper's NPZ files, arrays that functions of
+    `loss-landscapes` returned (NPY, or NPZ without coordinates), CSV files with a row per point, and files from
+    `landscape export --to csv,npz`. No job resumes such a landscape.
 
     Args:
-        file: its suffix names its format: .h5, .hdf5, .npz or .csv.
+        file: its suffix names its format: .h5, .hdf5, .npz, .npy or .csv.
         run: the run's folder or URL, which is made if it does not exist.
         name: of the landscape; default: made from the name of the file.
+        range, made_by, distance: where the points of arrays without coordinates lie, see `ArrayPlaces`.
 
     Returns:
         The name of the landscape.
@@ -392,15 +265,18 @@ def import_surface(file: str | Path, run: str | Path, name: str | None = None) -
         >>> open_run("runs/imported")["bowl"].loss.shape
         (3, 5)
     """
-    return import_surfaces([file], run, name)[0]
+    return import_surfaces([file], run, name, ArrayPlaces(range, made_by, distance))[0]
 
 
-def import_surfaces(files: Sequence[str | Path], run: str | Path, name: str | None = None) -> list[str]:
+def import_surfaces(
+    files: Sequence[str | Path], run: str | Path, name: str | None = None, places: ArrayPlaces | None = None
+) -> list[str]:
     """Import the surfaces in several files as landscapes of a run: all of them, or none if one cannot be read.
 
     Raises:
         NotFoundError, JobError, LandscapeError: as in `import_surface`.
     """
+    places = places or ArrayPlaces()
     if name is not None and len(files) != 1:
         raise JobError(f"name: must not be given for {len(files)} files; each is named by its file")
     path = open_folder(run).name
@@ -410,7 +286,7 @@ def import_surfaces(files: Sequence[str | Path], run: str | Path, name: str | No
         if new.lower() in (other.lower() for other in names[:number]):
             raise JobError(f"name: several files would make landscapes called {quoted(new)}; import them one by one")
         refuse_taken(path, new)
-    surfaces = [read_surface_file(Path(file)) for file in files]
+    surfaces = [read_surface_file(Path(file), places) for file in files]
     records = [_record(Path(file), surface) for file, surface in zip(files, surfaces, strict=True)]
     try:
         with run_lock(path):
@@ -426,7 +302,7 @@ def import_surfaces(files: Sequence[str | Path], run: str | Path, name: str | No
     return names
 
 
-def read_surface_file(file: Path) -> ImportedSurface:
+def read_surface_file(file: Path, places: ArrayPlaces) -> ImportedSurface:
     """Read the surface in a file, whose suffix names its format.
 
     Raises:
@@ -451,7 +327,7 @@ def read_surface_file(file: Path) -> ImportedSurface:
     if not 0 < file.stat().st_size <= LARGEST_FILE:
         raise refused(str(file), "is empty" if not file.stat().st_size else f"must be at most {LARGEST_FILE >> 30} GiB")
     try:
-        return reader(file)
+        return reader(file, places)
     except NoSurfaceError as error:
         raise refused(str(file), error) from None
 

@@ -126,6 +126,19 @@ def check_collector_options(
     )
 
 
+UNCHECKED = ("network", "problem", "watch", "watch_every")  # options that `check_collector_options` does not take
+
+
+def refuse_options(options: Mapping[str, Any]) -> None:
+    """Refuse unusable options of a collector that is made later.
+
+    Raises:
+        JobError: an option is not usable; names it.
+    """
+    check_collector_options(**{name: value for name, value in options.items() if name not in UNCHECKED})
+    asked_rules("watch", options.get("watch"))
+
+
 # ----------------------------------------------------------------------------------------------------
 # A training watched by rules.
 
@@ -436,6 +449,21 @@ class TrajectoryCollector:
             self._keep_if_listed()
         if self._watch is not None:
             self._watch.prepare(self._step + 1)
+
+    def record(self, **metrics: Any) -> None:
+        """Record what became known after the last step or the end of the last epoch, such as an evaluation's metrics.
+
+        Args:
+            metrics: numbers by name; `loss` is one of a training step, or the mean of those since the last one.
+
+        Raises:
+            LandscapeError: the run cannot be written.
+        """
+        if not self._writes:
+            return
+        has_ended = self._epoch and not self._steps_in_epoch
+        place = {"epoch": self._epoch, "epoch_end": True} if has_ended else {"epoch": self._epoch + 1}
+        self._record({"step": self._step, **place}, metrics)
 
     def end_epoch(self, **metrics: Any) -> None:
         """Record the end of an epoch with its metrics, and write a snapshot if the epoch is listed.

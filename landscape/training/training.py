@@ -32,12 +32,11 @@ from landscape.core.errors import JobError, message_of, quoted
 from landscape.core.files import Folder, Place
 from landscape.core.folders import open_folder
 from landscape.core.validation import check_whole
-from landscape.model.layer_rules import asked_rules
 from landscape.model.parameters import match_state
 from landscape.model.run_files import HISTORY_FILE, INFO_FILE, checkpoint_numbers
 from landscape.model.snapshots import snapshot_files
 from landscape.training import distributed
-from landscape.training.collector import TrajectoryCollector, check_collector_options, unwrap
+from landscape.training.collector import TrajectoryCollector, refuse_options, unwrap
 from landscape.training.distributed import Share, epoch_order, shares
 from landscape.training.kept_files import (
     Checkpoint,
@@ -133,9 +132,6 @@ def mark_start(folder: Folder, overwrite: bool) -> None:
         )
     if not folder.read(HISTORY_FILE):
         mark_begun(folder)
-
-
-UNCHECKED = ("network", "problem", "watch", "watch_every")  # options that `check_collector_options` does not take
 
 
 class Training:
@@ -324,8 +320,7 @@ class Training:
         Raises:
             JobError: an option is not usable, or the run holds a trajectory that this training did not make.
         """
-        check_collector_options(**{name: value for name, value in options.items() if name not in UNCHECKED})
-        asked_rules("watch", options.get("watch"))
+        refuse_options(options)
         collectors: list[TrajectoryCollector] = []
         distributed.on_first(lambda: collectors.append(self._first_collector(model, optimizer, options)))
         if not self.is_first:

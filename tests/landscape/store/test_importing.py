@@ -89,7 +89,8 @@ def test_a_line_of_loss_landscape_has_one_axis(tmp_path):
 
 def test_arrays_are_sorted_by_their_coordinates(tmp_path):
     np.savez(tmp_path / "a.npz", x=X[::-1], y=Y, loss=BOWL[:, ::-1], error=BOWL[:, ::-1] * 2)
-    np.savez(tmp_path / "b.npz", loss=BOWL[:, 1:], coordinates=np.stack([X[1:], Y]))  # as Landscaper saves them
+    # As Landscaper saves them: its first direction is the first index.
+    np.savez(tmp_path / "b.npz", loss=BOWL[:, 1:].T, coordinates=np.stack([X[1:], Y]))
     rows = [(x, y, bowl(x, y)) for x in X for y in Y]
     table = "\n".join(["y, x, loss", *(f"{y!r},{x!r},{loss!r}" for x, y, loss in rows[::-1])])
     (tmp_path / "c.csv").write_text(table.replace("np.float64(", "").replace(")", ""))
@@ -104,6 +105,146 @@ def test_arrays_are_sorted_by_their_coordinates(tmp_path):
     assert (opened["a"].observables["error"] == 2 * BOWL).all()
     assert (opened["b"].loss == BOWL[:, 1:]).all()
     assert (opened["c"].loss == BOWL).all()
+
+
+# -- arrays as functions return them -----------------------------------------------------------------------------------
+
+STEPS = 4
+
+
+def walked(center: float, scale: float) -> np.ndarray:
+    """The bowl as loss-landscapes walks over it: it steps before it evaluates, and turns round after each row."""
+    rows, second = [], -center
+    for i in range(STEPS):
+        row = []
+        for _ in range(STEPS):
+            second += 1 if i % 2 == 0 else -1
+            row.insert(len(row) if i % 2 == 0 else 0, bowl((i - center) * scale, second * scale))
+        rows.append(row)
+    return np.array(rows)
+
+
+@pytest.mark.parametrize(
+    ("made_by", "options", "center", "scale"),
+    [
+        ("random_plane", {"distance": 0.5}, STEPS / 2, 2 / STEPS),
+        ("random_plane", {}, STEPS / 2, 1 / STEPS),
+        ("planar_interpolation", {}, 0, 1 / STEPS),
+    ],
+)
+def test_a_plane_of_loss_landscapes_has_each_value_where_it_was_evaluated(tmp_path, made_by, options, center, scale):
+    np.save(tmp_path / "plane.npy", walked(center, scale))
+    import_surface(tmp_path / "plane.npy", tmp_path / "run", made_by=made_by, **options)
+    surface = open_run(tmp_path / "run")["plane"]
+    assert surface.loss.shape == (STEPS + 1, STEPS)
+    evaluated = surface.status == 1
+    assert evaluated.sum() == STEPS**2
+    truth = np.array([[bowl(x, y) for x in surface.alpha] for y in surface.beta])
+    assert surface.loss[evaluated] == pytest.approx(truth[evaluated], abs=1e-12)
+    assert np.isnan(surface.loss[~evaluated]).all()
+    if made_by == "random_plane":
+        assert surface.origin_loss == 0
+
+
+def test_a_value_that_is_not_finite_is_not_one_that_was_not_computed(tmp_path):
+    plane = walked(STEPS / 2, 1 / STEPS)
+    plane[0, 0] = np.inf
+    np.savez(tmp_path / "plane.npz", loss=plane, accuracy=1 - plane)
+    import_surface(tmp_path / "plane.npz", tmp_path / "run", made_by="random_plane")
+    surface = open_run(tmp_path / "run")["plane"]
+    assert surface.status[1, 0] == 2, "row 0 is even, so that its first value lies at the second place"
+    assert (surface.status == 0).sum() == STEPS
+    there = surface.status == 1
+    assert (surface.observables["accuracy"][there] == 1 - surface.loss[there]).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "places"),
+    [
+        ({"made_by": "linear_interpolation"}, [0.25, 0.5, 0.75, 1.0]),
+        ({"made_by": "random_line"}, [2.5, 5.0, 7.5, 10.0]),
+        ({"made_by": "random_line", "distance": 2}, [0.125, 0.25, 0.375, 0.5]),
+        ({"range": [(-1, 2)]}, [-1.0, 0.0, 1.0, 2.0]),
+    ],
+)
+def test_a_line_of_losses_lies_where_it_is_said_to(tmp_path, options, places):
+    losses = np.array([4.0, 3.0, 2.0, 5.0])
+    np.save(tmp_path / "line.npy", losses)
+    import_surface(tmp_path / "line.npy", tmp_path / "run", **options)
+    surface = open_run(tmp_path / "run")["line"]
+    assert surface.alpha.tolist() == places
+    assert (surface.loss == losses).all()
+
+
+def test_an_array_with_ends_for_each_axis_has_its_last_axis_first(tmp_path):
+    np.savez(tmp_path / "bowl.npz", BOWL[:3])
+    import_surface(tmp_path / "bowl.npz", tmp_path / "run", range=[(-1, 1), (-2, 0)])
+    surface = open_run(tmp_path / "run")["bowl"]
+    assert (surface.alpha.tolist(), surface.beta.tolist()) == (X.tolist(), [-2, -1, 0])
+    assert (surface.loss == BOWL[:3]).all()
+
+
+def test_losses_over_lams_of_a_script_with_pyhessian_are_a_line(tmp_path):
+    np.savez(tmp_path / "top.npz", lams=X.astype(np.float32), loss_list=X**2)
+    import_surface(tmp_path / "top.npz", tmp_path / "run")
+    surface = open_run(tmp_path / "run")["top"]
+    assert (surface.alpha == X).all()
+    assert (surface.loss == X**2).all()
+
+
+def test_landscaper_in_three_dimensions_and_where_it_evaluates(tmp_path):
+    reported, visited = np.linspace(-0.5, 0.5, 5), np.arange(-2, 3) * 0.2
+    a, b, c = np.meshgrid(visited, visited, visited, indexing="ij")
+    np.savez(tmp_path / "cube.npz", loss=a + 10 * b + 100 * c, coordinates=np.stack([reported] * 3))
+    import_surface(tmp_path / "cube.npz", tmp_path / "run")
+    import_surface(tmp_path / "cube.npz", tmp_path / "run", "there", made_by="landscaper")
+    for name, places in (("cube", reported), ("there", visited)):
+        surface = open_run(tmp_path / "run")[name]
+        assert surface.alpha == pytest.approx(places, abs=1e-15)
+        expected = visited + 10 * visited[:, None] + 100 * visited[:, None, None]  # [gamma, beta, alpha]
+        assert surface.loss == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("file", "options", "told"),
+    [
+        ("a.npy", {}, r"has no coordinates; give range, or made_by for what a function of loss-landscapes returned"),
+        ("b.npz", {}, r"not only \['loss'\]; give range, or made_by"),
+        ("a.npy", {"made_by": "random_plane"}, r"random_plane returns losses of \[steps, steps\], not of \[4, 5\]"),
+        ("a.npy", {"made_by": "random_line"}, r"random_line returns losses of \[steps\], not of \[4, 5\]"),
+        ("a.npy", {"made_by": "landscaper"}, "made_by=landscaper is for its NPZ files"),
+        ("a.npy", {"made_by": "plane"}, "made_by: must name what made the array, not 'plane'; .*known: random_line"),
+        ("a.npy", {"made_by": "random_plane", "range": [(0, 1)]}, "range: must be left out with made_by=random_plane"),
+        ("a.npy", {"range": [(0, 1)], "distance": 1}, "distance: must be left out but with made_by=random_line"),
+        ("a.npy", {"made_by": "random_plane", "distance": 0}, "distance: must be above 0"),
+        ("a.npy", {"range": [(0, 1)] * 3}, "range must be LOW,HIGH for all axes, or for each of 2"),
+        ("a.npy", {"range": [(1, 0)]}, "range must be LOW,HIGH for all axes, or for each of 2"),
+        ("c.npz", {"range": [(0, 1)]}, "holds its coordinates, so that range must be left out"),
+        ("d.npz", {"range": [(0, 1)]}, "holds the coordinates of Landscaper, so that range must be left out"),
+        ("d.npz", {"made_by": "landscaper"}, "does not hold coordinates of Landscaper's compute"),
+        ("e.npz", {}, "the density of a spectrum and no surface; landscape.curvature.Density takes these two arrays"),
+        ("f.npz", {"range": [(0, 1)]}, "has no loss; one of its arrays must be called loss"),
+        ("g.npy", {"range": [(0, 1)]}, "'loss' must hold numbers, not"),
+        ("h.npy", {"range": [(0, 1)]}, "'loss' holds pickled objects, which may run code"),
+        ("i.npy", {"range": [(0, 1)]}, "is no NPY file, or is damaged"),
+        ("s.h5", {"range": [(0, 1)]}, "holds its coordinates, so that range must be left out"),
+    ],
+)
+def test_what_places_do_not_fit_is_refused_with_the_option_that_says_it(tmp_path, file, options, told):
+    np.save(tmp_path / "a.npy", BOWL)
+    np.savez(tmp_path / "b.npz", loss=BOWL)
+    np.savez(tmp_path / "c.npz", x=X, y=Y, loss=BOWL)
+    np.savez(tmp_path / "d.npz", coordinates=np.stack([Y, X[1:]]), loss=BOWL[:, 1:])
+    np.savez(tmp_path / "e.npz", density_eigen=np.ones((1, 9)), density_weight=np.ones((1, 9)))
+    np.savez(tmp_path / "f.npz", first=BOWL, second=BOWL)
+    np.save(tmp_path / "g.npy", np.array(["a"]))
+    np.save(tmp_path / "h.npy", np.array([object()]))
+    (tmp_path / "i.npy").write_text("hello")
+    write_li(tmp_path / "s.h5")
+    with pytest.raises(JobError, match=told) as refused:
+        import_surface(tmp_path / file, tmp_path / "run", **options)
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.fixture(scope="module")
@@ -275,7 +416,10 @@ BAD = {
     "double.csv": (text(GRID + "1,1,5\n"), "must have one row per point of a grid, not several rows for one point"),
     "nan.csv": (text(GRID.replace("1,1,4", "1,nan,4")), "column y must hold finite numbers"),
     "binary.csv": (lambda file: file.write_bytes(b"\xff\xfe\x00\x01"), "is no table of text"),
-    "unknown.txt": (text(GRID), r"its ending must say its format, not '\.txt'; .*known: \.h5, \.hdf5, \.npz, \.csv"),
+    "unknown.txt": (
+        text(GRID),
+        r"its ending must say its format, not '\.txt'; .*known: .*\.npz, \.npy, \.csv",
+    ),
 }
 
 
