@@ -96,7 +96,7 @@ def export(
     Parameters
     ----------
     run
-        The run folder or URL; with --mode a landscape, RUN:NAME.
+        The run folder or URL, or a packed run; with --mode a landscape, RUN:NAME.
     name
         One landscape; default: all whose number of axes fits --kind and the format. With --to report, this and what
         follows may be further runs: the page compares them. With --mode, RUN:NAME of further landscapes.
@@ -107,7 +107,8 @@ def export(
         table of its own, NAME+path.csv, and measures of the run to run+measures.csv; status is 0 not computed, 1 ok, 2
         not finite, 3 quarantined (given up after several tries).
     out
-        Folder to write to; default: RUN/export, for a URL NAME-export here, for several runs comparison-export here.
+        Folder to write to; default: RUN/export, for a URL or a packed run NAME-export here, for several runs
+        comparison-export here.
     kind
         {kinds}; default: what suits the landscape.
     observable
@@ -171,7 +172,7 @@ def export_run(
 
     chosen = _check_formats(formats, (*FORMAT_TABLE, REPORT))
     opened = open_run(run)
-    folder = out or _default_folder(opened.path)
+    folder = out or _default_folder(run, opened.path)
     endings = [ending for ending in chosen if ending != REPORT]
     stores = _stores(opened.path, dict.fromkeys(names) or opened, skip=not names)
     if endings:
@@ -206,9 +207,15 @@ def runs_or_names(run: str, more: Sequence[str]) -> tuple[list[str], list[str]]:
     """
     from landscape.store.results import open_run
 
-    if not any(open_folder(word).exists() and word not in open_run(run) for word in more):
+    if not any(_is_run(word) and word not in open_run(run) for word in more):
         return [], list(more)
     return list(more), []
+
+
+def _is_run(word: str) -> bool:
+    from landscape.store.packed_run import is_packed_run
+
+    return open_folder(word).exists() or is_packed_run(word)
 
 
 def export_runs(
@@ -352,9 +359,10 @@ def _readable(opened: Run, broken: dict[str, str]) -> Iterator[Surface]:
             broken[name] = str(error)
 
 
-def _default_folder(run: str) -> Path:
-    """RUN/export; for a run in an object store NAME-export in the current directory."""
-    return Path(f"{run.rpartition('/')[2]}-export") if "://" in run else Path(run) / "export"
+def _default_folder(run: str, path: str) -> Path:
+    """RUN/export; for a run in an object store, or a packed one, NAME-export in the current directory."""
+    elsewhere = "://" in path or os.path.isfile(run)
+    return Path(f"{path.rpartition('/')[2]}-export") if elsewhere else Path(path) / "export"
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -443,8 +451,8 @@ def serve(
     Parameters
     ----------
     places
-        Runs, job files or packed jobs, each with NAME= before it where it gets a name; default: that of its folder.
-        A name that stands several times has versions 1, 2, …
+        Runs, packed runs, job files or packed jobs, each with NAME= before it where it gets a name; default: that of
+        its folder. A name that stands several times has versions 1, 2, …
     """
     if not places:
         raise JobError("places: must name a run or a job; landscape serve RUN")
@@ -456,11 +464,15 @@ def serve(
         from cluster.serving.requests import RequestLimits
         from cluster.serving.serve import Serving, refuse_open_service, refuse_token, serve_landscapes
         from cluster.serving.sources import catalog_of, split_name
+        from landscape.store.packed_run import is_packed_run
 
         token = os.environ.get(TOKEN) if how.token is None else how.token
         refuse_token(token or "")
         refuse_open_service(how.host, token)
-        runs = [place for _, place in map(split_name, places) if not os.path.isfile(place)]
+        named = [place for _, place in map(split_name, places)]
+        if how.keep and (packed := next(filter(is_packed_run, named), None)):
+            raise JobError(f"keep: must be left out for the packed run {quoted(packed)}, which is only read")
+        runs = [place for place in named if not os.path.isfile(place)]
         catalog = catalog_of(places, callback.problem, callback.folders(runs))
         serving = Serving(
             how.host, how.port, how.grpc_port, token, how.replicas, how.keep, how.cache, how.queue,
@@ -489,7 +501,7 @@ def view(
     Parameters
     ----------
     places
-        Runs, folders of runs, or URLs such as s3://bucket/runs; default: the folder runs.
+        Runs, packed runs, folders of runs, or URLs such as s3://bucket/runs; default: the folder runs.
     host
         The address to listen at; 0.0.0.0 for all of this machine. Others reach it only with the token.
     port

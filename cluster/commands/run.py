@@ -24,7 +24,7 @@ from cluster.commands.output import (
     read_job_file,
     show,
 )
-from cluster.runtime.console import divert_stdout, put
+from cluster.runtime.console import command_progress, divert_stdout, put
 from cluster.runtime.logs import bind, write_remark
 from cluster.runtime.options import Flag, ManyWhole, MaybeNumber, MaybeWhole, Whole, Words, check_workers, given_options
 from landscape.core.errors import DONE, PARTIAL, JobError, LandscapeError, printable, quoted
@@ -92,29 +92,40 @@ def run(
 
 
 def pack(
-    job: Path,
+    job: str,
     *,
     out: Annotated[Path, Parameter(name=["--out", "-o"])],
+    with_results: Flag = False,
     num_samples: int | None = None,
     precision: str | None = None,
     json: Json = False,
 ) -> int:
-    """Write a job and its problem as one file, which runs anywhere without the code that made it.
+    """Write a job and its problem, or a run with its values, as one file that needs none of the code that made it.
 
     Parameters
     ----------
     job
-        The YAML job file. The options below replace its fields.
+        The YAML job file; with --with-results a run folder or URL.
     out
         The file to write; it ends in .landscape.
+    with_results
+        Pack the run: view, export and serve take the file as they take the run, and compute none of its values anew.
     num_samples
         Samples that every value is the mean of; these travel.
     precision
         {precisions}.
     """
+    if with_results:
+        if num_samples is not None or precision is not None:
+            raise JobError(
+                "with-results: goes with a run, whose samples and precision are recorded; leave the others out"
+            )
+        return _pack_results(job, out, json)
+    if Path(job).is_dir():
+        raise JobError(f"job: must be a job file, not the folder {quoted(job)}; for a run give --with-results")
     from landscape.compute.pack import pack as write_packed
 
-    packed = write_packed(read_bound_job(job, num_samples=num_samples, precision=precision), out)
+    packed = write_packed(read_bound_job(Path(job), num_samples=num_samples, precision=precision), out)
     data = {
         "file": str(packed.path),
         "bytes": packed.size,
@@ -124,6 +135,24 @@ def pack(
     values = "equal to the bit" if packed.compared.equal else f"equal to {packed.compared.difference:.1g}"
     text = f"{packed.path}: {bytes_text(packed.size)}; its values are {values}; landscape run {packed.path}"
     show(data, json, text)
+    return 0
+
+
+def _pack_results(run: str, out: Path, json: bool) -> int:
+    """Pack a run with its values; tells which landscapes have no problem in the file."""
+    from landscape.compute.pack_run import pack_run
+
+    with divert_stdout(), command_progress():
+        packed = pack_run(run, out)
+    for name, reason in packed.left_out.items():
+        write_remark(f"the file holds no problem of {name}, only its stored values: {reason}")
+    data = {"file": str(packed.path), "bytes": packed.size, "landscapes": list(packed.landscapes)}
+    count = len(packed.landscapes)
+    text = (
+        f"{packed.path}: {bytes_text(packed.size)}; {count} landscape{'s' if count > 1 else ''}, exact points of "
+        f"{count - len(packed.left_out)}; landscape view {packed.path}"
+    )
+    show({**data, "left_out": dict(packed.left_out)}, json, text)
     return 0
 
 

@@ -16,6 +16,7 @@ from landscape.core.folders import open_folder
 from landscape.job.job import Job
 from landscape.job.reading import read_job
 from landscape.store.landscape import LandscapeStore
+from landscape.store.packed_run import is_packed_run
 from landscape.store.results import open_run
 from landscape.store.runs import landscape_names
 
@@ -152,7 +153,7 @@ def split_name(given: str) -> tuple[str | None, str]:
 
 def _opened(place: str) -> tuple[str, Job | None]:
     """The run of a place, and its job if the place is a job file."""
-    if Path(place).is_file():
+    if Path(place).is_file() and not is_packed_run(place):
         job = read_job(place)
         return open_folder(job.run_path).name, job
     return open_run(place).path, None

@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from landscape.core.errors import JobError, LandscapeError, message_of, quoted
+from landscape.core.files import UNPACKED
 from landscape.core.folders import open_folder
 from landscape.core.validation import OF_RUN
 from landscape.job.job import module_files
 from landscape.model.packed_file import MANIFEST, Archive, names_a_file, names_onnx, onnx_files
 from landscape.store.landscape import LandscapeStore
+from landscape.store.runs import COPIES
 from landscape.surface.record_parts import PackedCopyRecord, Provenance
 
 log = logging.getLogger("landscape")
@@ -78,8 +80,11 @@ def find_callback(
         folder: where it is looked up first, and the only place that is tried.
 
     Raises:
-        JobError: the callback is not on this machine, or was a function that cannot be found by a name.
+        JobError: the callback is not on this machine, or was a function that cannot be found by a name; or the run is a
+            packed one that holds no problem.
     """
+    if problem is None and is_packed_copy(run):
+        return _own_problem(run, store)
     provenance, ran_in = store.record.provenance, recorded_folder(store)
     recorded = str(store.job.whole.get("problem"))
     if problem is None and recorded.startswith(f"{MEMORY}:"):
@@ -114,6 +119,24 @@ def _place_of_memory(run: str, store: LandscapeStore, recorded: str, folder: Pat
         f"problem: landscape {quoted(store.name)} was computed with a model in the memory of a process that has ended, "
         "and the run keeps no packed copy of it; give --problem FILE:function (in Python `problem=`)"
     )
+
+
+def is_packed_copy(run: str) -> bool:
+    """Whether a run is the temporary copy of a packed one, for which no callback but the packed problem is called."""
+    return "://" not in run and (Path(run) / UNPACKED).exists()
+
+
+def _own_problem(run: str, store: LandscapeStore) -> CallbackPlace:
+    """The packed problem of a landscape of a packed run."""
+    if store.record.packed is None:
+        raise JobError(
+            f"problem: the packed run holds none for landscape {quoted(store.name)}, so only its stored values can be "
+            "read; name the callback with --problem FILE:function, or pack the run where its callback is"
+        )
+    file = Path(run) / COPIES / Path(store.record.packed.file).name  # of what the sender wrote, the name alone
+    if not file.is_file() or manifest_digest(file) != store.record.packed.digest:
+        raise JobError(f"problem: that of landscape {quoted(store.name)} is not in the packed run; pack it again")
+    return CallbackPlace(str(file), file, store.record.packed)
 
 
 def _place_in(reference: str, folder: Path, packed_job: bool) -> CallbackPlace | None:

@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from landscape.core.errors import JobError, LandscapeError, message_of, quoted
 from landscape.evaluation.model_rounding import rounded_layers
-from landscape.model.packed_file import FORMAT, MANIFEST, VERSION
+from landscape.model.packed_file import MANIFEST, PROBLEM_FILE, FileKind
 from landscape.model.packed_graph import PATH, options_of
 from landscape.model.packed_model import DTYPES
 from landscape.model.parameters import describe_parameters
@@ -51,10 +51,11 @@ class ArchiveWriter:
     Args:
         path: an empty file.
         named: what messages call it.
+        kind: what the manifest states.
     """
 
-    def __init__(self, path: Path, named: Path) -> None:
-        self._path, self._named = path, named
+    def __init__(self, path: Path, named: Path, kind: FileKind = PROBLEM_FILE) -> None:
+        self._path, self._named, self._kind = path, named, kind
         self._members: dict[str, dict[str, Any]] = {}
         self.tensor_bytes = 0
 
@@ -96,14 +97,14 @@ class ArchiveWriter:
         self._add(name, _pieces(text, tensors))
 
     def file(self, name: str, path: Path) -> None:
-        """Add an existing safetensors file as a member."""
+        """Add an existing file as a member, as it is."""
         self.tensor_bytes += path.stat().st_size
         with open(path, "rb") as opened:
             self._add(name, iter(lambda: opened.read(PIECE), b""))
 
     def manifest(self, values: Mapping[str, Any]) -> None:
         """Add the manifest; last, because it holds the digests of all other members."""
-        whole = {"format": FORMAT, "version": VERSION, **values, "members": self._members}
+        whole = {"format": self._kind.format, "version": self._kind.version, **values, "members": self._members}
         self._add(MANIFEST, iter([json.dumps(whole, allow_nan=False, separators=(",", ":")).encode()]))
 
     def _add(self, name: str, pieces: Iterator[bytes]) -> None:

@@ -12,13 +12,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from landscape.compute.auto_range import with_found_range
-from landscape.compute.callback_place import Callback, find_callback, with_packed_names
+from landscape.compute.callback_place import Callback, find_callback, is_packed_copy, with_packed_names
 from landscape.compute.identity import coordinates_asked, is_wider
 from landscape.core.errors import JobError, LandscapeError, nearest, quoted
 from landscape.core.validation import AUTO, explain
 from landscape.job.job import CollectLandscape, Job
 from landscape.job.landscape import Landscape, with_likes
-from landscape.job.reading import spec_as_computed
+from landscape.job.reading import refuse_other_places, spec_as_computed
+from landscape.model.packed_file import Archive, names_a_file
 from landscape.model.run_files import read_info
 from landscape.store.landscape import LandscapeStore
 from landscape.store.runs import landscape_names
@@ -229,7 +230,10 @@ def recorded_job(run: str, store: LandscapeStore, problem: Callback | None = Non
         LandscapeError: its record is damaged.
     """
     recorded = recorded_fields(run, store, problem, folder)
-    return job_of(recorded.fields).in_folder(recorded.folder)
+    job = job_of(recorded.fields).in_folder(recorded.folder)
+    if is_packed_copy(run) and names_a_file(str(recorded.folder)):
+        refuse_other_places(job, Archive(recorded.folder))
+    return job
 
 
 def recorded_fields(

@@ -22,6 +22,7 @@ from landscape.core.errors import JobError, quoted
 from landscape.core.system import is_alive
 
 PARTIAL = ".partial"
+UNPACKED = ".unpacked"  # the file that marks a folder as the temporary copy of a packed run, and holds its digest
 _PARTIAL_NAME = re.compile(rf"\.(.+?)-([1-9]\d*)(?:-[0-9a-f]{{8}})?{re.escape(PARTIAL)}(?:\.[^.]*)?")
 
 
@@ -311,6 +312,7 @@ class LocalFolder(Folder):
         Raises:
             JobError: nothing can be written there; with the reason.
         """
+        self.refuse_packed()
         above = next(folder for folder in (self.root, *self.root.parents) if folder.exists())
         if not above.is_dir():
             raise JobError(f"run: {quoted(str(above))} is a file, not a folder; name another run")
@@ -319,6 +321,18 @@ class LocalFolder(Folder):
         if os.statvfs(above).f_flag & os.ST_RDONLY:
             raise JobError(f"run: {quoted(str(above))} is mounted read-only; mount it for writing or name another run")
         raise JobError(f"run: no permission to write in {quoted(str(above))}; change its rights or name another run")
+
+    def refuse_packed(self) -> None:
+        """Refuse to write a packed run, whose temporary copy ends with this process.
+
+        Raises:
+            JobError: the folder is such a copy.
+        """
+        if (self.root / UNPACKED).exists():
+            raise JobError(
+                f"run: must be a folder or URL to be written, not the packed run {quoted(self.root.name)}; give the "
+                "command the run that it was packed from, or compute a job packed by `landscape pack JOB`"
+            )
 
     def read(self, path: str) -> bytes | None:
         """The whole file; None where there is none, or a part of the path is no folder."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from landscape.core.errors import JobError, StoreError, nearest, quoted
-from landscape.core.files import Folder, LocalFolder, Place
+from landscape.core.files import UNPACKED, Folder, LocalFolder, Place
 
 if TYPE_CHECKING:
     from landscape.core.object_store import ObjectFolder
@@ -39,6 +39,13 @@ def locate(path: str, folder: Path) -> str:
 def real_place(place: str) -> str:
     """A folder without links, `.` and `..`, so that two names of one run are equal; a URL as it is."""
     return place if "://" in place else os.path.realpath(place)
+
+
+def run_identity(run: str) -> str:
+    """A text that is equal for all names of a run, and for all temporary copies of a packed run."""
+    if "://" not in run and (digest := LocalFolder(Path(run)).read(UNPACKED)):
+        return digest.decode(errors="replace")
+    return real_place(run)
 
 
 def run_labels(paths: Sequence[str]) -> list[str]:

@@ -25,7 +25,7 @@ import uvicorn
 
 from landscape.core.errors import JobError, LandscapeError, quoted
 from landscape.core.files import folder_of_user, open_plain, partial_path
-from landscape.core.folders import open_folder, real_place
+from landscape.core.folders import open_folder, run_identity
 from landscape.core.system import is_alive
 
 LONGEST_HEADER = 8192
@@ -253,8 +253,8 @@ class Service:
 
     def versions(self, run: str | Path) -> list[ServedRun]:
         """The versions that are this run, also where it was served by another name, as through a link."""
-        place = real_place(open_folder(run).name)
-        return [served for served in self.runs if real_place(served.run) == place]
+        identity = run_identity(open_folder(run).name)
+        return [served for served in self.runs if run_identity(served.run) == identity]
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from landscape.core.errors import JobError, LandscapeError, StoreError, flat, quoted
-from landscape.core.files import Folder
+from landscape.core.files import Folder, LocalFolder
 from landscape.core.folders import open_folder
 from landscape.core.system import is_alive
 
@@ -298,6 +298,7 @@ def measuring_lock(run: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _file_lock(run: str, folder: Folder, path: str, card: str) -> Iterator[None]:
+    LocalFolder(Path(folder.name)).refuse_packed()
     try:
         folder.make()
     except (FileExistsError, NotADirectoryError, FileNotFoundError) as error:

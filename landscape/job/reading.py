@@ -14,12 +14,12 @@ from landscape.core.errors import JobError, NotFoundError, flat, message_of, quo
 from landscape.core.folders import locate
 from landscape.core.validation import OF_RUN
 from landscape.job.job import Job
-from landscape.model.packed_file import names_a_file
+from landscape.model.packed_file import Archive, names_a_file
 from landscape.model.run_files import read_problem
 from landscape.surface.record import Record
 
 if TYPE_CHECKING:
-    from landscape.model.packed_model import PortableFile
+    pass
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -264,16 +264,20 @@ def _packed_job(file: Path, overrides: dict[str, Any]) -> Job:
     data |= {key: value for key, value in overrides.items() if value is not None}
     job = Job(**data, run=locate(run, Path.cwd()), problem=str(file.absolute()))
     job._folder = file.absolute()  # it contains the files and runs that the job names
-    _refuse_other_places(job, packed)
+    refuse_other_places(job, packed.archive)
     return job
 
 
-def _refuse_other_places(job: Job, packed: PortableFile) -> None:
-    """Refuse a packed job that names weights or runs outside its file: they would be read from this machine."""
+def refuse_other_places(job: Job, archive: Archive) -> None:
+    """Refuse a job of a packed file that names weights or runs outside it: they would be read from this machine.
+
+    Raises:
+        JobError: names the first one.
+    """
     for landscape in job.landscapes:
         for name in (*landscape.named_files(), *landscape.named_runs()):
-            if not any(member == name or member.startswith(f"{name}/") for member in packed.archive.names):
-                raise packed.archive.damaged(f"its job names {quoted(name)}, which it does not hold")
+            if not any(member == name or member.startswith(f"{name}/") for member in archive.names):
+                raise archive.damaged(f"its job names {quoted(name)}, which it does not hold")
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The file of a portable problem: a zip of uncompressed members, each with its digest in the manifest.
+"""Packed files, of a problem or of a run: a zip of uncompressed members, each with its digest in the manifest.
 
 Members are neither compressed nor nested, so they are never larger than the file. Names, sizes and places are checked
 before a member is read. Nothing is mapped: if the file is truncated, or its server unreachable, a read fails with a
@@ -17,6 +17,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,12 +25,35 @@ from landscape.core.errors import JobError, NotFoundError, message_of, quoted
 from landscape.core.validation import parse_json
 
 SUFFIX = ".landscape"
-FORMAT = "landscape-portable"
-VERSION = 1
 MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """A kind of packed files.
+
+    Attributes:
+        format, version: as their manifests state them.
+        name: what messages call them.
+        command: the command that writes one.
+        members: the names that their members may have, beside the manifest.
+        most_members: how many members they may have.
+    """
+
+    format: str
+    version: int
+    name: str
+    command: str
+    members: re.Pattern[str]
+    most_members: int
+
+
 _TENSORS = r"(tensors|trajectory|files|runs/[\w-]{1,80})/[\w-]{1,80}\.safetensors"
-NAME = re.compile(rf"manifest\.json|job\.yaml|graphs/\w{{1,80}}\.json|{_TENSORS}", re.ASCII)
-MOST_MEMBERS = 20_000
+PROBLEM_FILE = FileKind(
+    "landscape-portable", 1, "portable problem", "landscape pack JOB -o FILE",
+    re.compile(rf"job\.yaml|graphs/\w{{1,80}}\.json|{_TENSORS}", re.ASCII), 20_000,
+)  # fmt: skip
+RUN_FORMAT = "landscape-run"  # of packed runs, whose kind `landscape/store/packed_run.py` holds
 MOST_TEXT = 256 << 20  # bytes of a JSON or YAML member
 AT_ONCE = 1 << 22  # bytes that are hashed at a time
 REMEDY = "; copy the file again, or have it packed anew"
@@ -57,28 +81,33 @@ class Archive:
 
     Raises:
         NotFoundError: there is no such file.
-        JobError: it is no portable problem, is damaged, or of a newer version. Every method raises it for a member that
-            is missing or changed, and for a truncated file.
+        JobError: it is no file of this kind, is damaged, or of a newer version. Every method raises it for a member
+            that is missing or changed, and for a truncated file.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path, kind: FileKind = PROBLEM_FILE) -> None:
+        self.path, self.kind = Path(path), kind
         self.name = quoted(str(path), 100)
         try:
             with open(self.path, "rb") as opened:
-                self._places = _places(opened)
+                if kind is PROBLEM_FILE and format_of(opened) == RUN_FORMAT:
+                    raise JobError(
+                        f"{self.name} is a packed run, not a job; `landscape view {path}` shows it, and `landscape "
+                        "pack JOB -o FILE` writes what computes again"
+                    )
+                self._places = _places(opened, kind)
                 self._file = os.dup(opened.fileno())
                 weakref.finalize(self, os.close, self._file)
         except FileNotFoundError:
-            raise NotFoundError(
-                f"{self.name} does not exist; `landscape pack JOB -o FILE` writes such a file"
-            ) from None
+            raise NotFoundError(f"{self.name} does not exist; `{kind.command}` writes such a file") from None
         except IsADirectoryError:
             raise JobError(f"{self.name} cannot be read: it is a folder") from None
         except OSError as error:
             raise JobError(f"{self.name} cannot be read: {error.strerror or message_of(error)}") from None
+        except JobError:
+            raise
         except (zipfile.BadZipFile, ValueError, struct.error, NotImplementedError, RuntimeError) as error:
-            raise JobError(f"{self.name} is no whole portable problem: {message_of(error)}{REMEDY}") from None
+            raise JobError(f"{self.name} is no whole {kind.name}: {message_of(error)}{REMEDY}") from None
         self.manifest = self._manifest()
 
     def __contains__(self, name: str) -> bool:
@@ -153,13 +182,13 @@ class Archive:
 
     def _manifest(self) -> dict[str, Any]:
         manifest = self.json_of(MANIFEST)
-        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-            raise JobError(f"{self.name} is no portable problem; `landscape pack JOB -o FILE` writes one")
-        version = manifest.get("version")
-        if version != VERSION:
-            newer = isinstance(version, int) and version > VERSION
+        if not isinstance(manifest, dict) or manifest.get("format") != self.kind.format:
+            raise JobError(f"{self.name} is no {self.kind.name}; `{self.kind.command}` writes one")
+        version, known = manifest.get("version"), self.kind.version
+        if version != known:
+            newer = isinstance(version, int) and version > known
             raise JobError(
-                f"{self.name} has version {quoted(version)} of the format, and this landscape reads {VERSION}; "
+                f"{self.name} has version {quoted(version)} of the format, and this landscape reads {known}; "
                 f"{'install a newer one' if newer else 'have it packed anew'}"
             )
         members = manifest.get("members")
@@ -229,16 +258,30 @@ def _read(opened: Any, start: int, size: int) -> bytes:
     return data
 
 
-def _places(opened: Any) -> dict[str, tuple[int, int]]:
+def format_of(opened: IO[bytes]) -> str | None:
+    """The format that the manifest of an open file states; None where it is no zip, or has no such manifest."""
+    try:
+        with zipfile.ZipFile(opened) as archive:
+            info = archive.getinfo(MANIFEST)
+            if info.compress_type != zipfile.ZIP_STORED or info.file_size > MOST_TEXT:
+                return None
+            manifest = parse_json(archive.read(info))
+    except (zipfile.BadZipFile, KeyError, ValueError, OSError, struct.error, NotImplementedError, RuntimeError):
+        return None
+    return manifest.get("format") if isinstance(manifest, dict) else None
+
+
+def _places(opened: Any, kind: FileKind) -> dict[str, tuple[int, int]]:
     """The place and the size of each member's bytes."""
     end = opened.seek(0, 2)
     places: dict[str, tuple[int, int]] = {}
     with zipfile.ZipFile(opened) as archive:
         infos = archive.infolist()
-        if len(infos) > MOST_MEMBERS:
-            raise ValueError(f"it has {len(infos)} members, more than {MOST_MEMBERS}")
+        if len(infos) > kind.most_members:
+            raise ValueError(f"it has {len(infos)} members, more than {kind.most_members}")
         for info in infos:
-            if not NAME.fullmatch(info.filename) or info.filename in places:
+            usable = info.filename == MANIFEST or kind.members.fullmatch(info.filename)
+            if not usable or info.filename in places:
                 raise ValueError(f"a member is called {quoted(info.filename, 60)}, or two are")
             if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size or info.flag_bits & 1:
                 raise ValueError(f"{quoted(info.filename)} is compressed or encrypted")

@@ -50,6 +50,7 @@ from landscape.store.commit import finish_move, move_landscape
 from landscape.store.documents import FOLDER, LEVELS, METADATA, Documents
 from landscape.store.format import with_stderr
 from landscape.store.landscape import LandscapeStore
+from landscape.store.packed_run import run_at
 from landscape.store.runs import (
     CARDS,
     OWN_FILES,
@@ -136,24 +137,23 @@ class Run(Mapping[str, Surface]):
 
 
 def open_run(path: str | Path) -> Run:
-    """Open a run for reading, also while a job writes it; this needs no lock.
+    """Open a run, or a packed one, for reading, also while a job writes it; this needs no lock.
 
     Raises:
         NotFoundError: there is no such folder, or nothing at that URL. For a job file the message names the job's run.
+        JobError: the packed run is damaged.
 
     Example:
         >>> import torch
         >>> from landscape import Job, Problem, run
         >>> def problem():
         ...     return Problem.supervised(torch.nn.Linear(2, 2), (torch.ones(8, 2), torch.zeros(8).long()))
-        >>> landscapes = [{"name": "minimum", "size": 3}]
-        >>> _ = run(Job(run="runs/mine", problem=problem, num_samples=8, tile=3, landscapes=landscapes))
+        >>> _ = run(Job(run="runs/mine", problem=problem, num_samples=8, landscapes=[{"name": "minimum", "size": 3}]))
         >>> opened = open_run("runs/mine")
         >>> list(opened), opened["minimum"].loss.shape
         (['minimum'], (3, 3))
     """
-    folder = open_folder(path)
-    if folder.exists():
+    if (folder := open_folder(run_at(path))).exists():
         return Run(folder.name)
     if os.path.isfile(path):
         raise NotFoundError(f"run: must be a folder or URL, not the file {quoted(str(path))}; {_run_named_in(path)}")

@@ -24,6 +24,7 @@ from landscape.model.run_files import CHECKPOINTS, HISTORY_FILE, MEASURES_FILE
 from landscape.model.run_files import FOLDER as TRAJECTORY
 from landscape.store.changes import file_stamp
 from landscape.store.landscape import LandscapeStore
+from landscape.store.packed_run import run_at
 from landscape.store.results import Run
 from landscape.store.state import (
     COMPLETE,
@@ -80,14 +81,14 @@ def open_place(name: str) -> RunPlace:
 
     Raises:
         NotFoundError: there is no such folder.
-        JobError: the name is no folder, nor a URL of a known kind.
+        JobError: the name is no folder, no packed run, nor a URL of a known kind; or the packed run is damaged.
         StoreError: the object store does not answer.
     """
-    folder = open_folder(name)
+    folder = open_folder(run_at(name))
     if not folder.exists():
         fault = "is a file, not a folder" if os.path.isfile(name) else "does not exist"
         raise NotFoundError(
-            f"place {quoted(name)} {fault}; name a run, a folder of runs, or a URL such as s3://bucket/runs"
+            f"place {quoted(name)} {fault}; name a run, a packed run, a folder of runs, or a URL such as s3://bucket/runs"
         )
     return RunPlace(name, folder.name)
 
