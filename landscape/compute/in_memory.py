@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import inspect
 import logging
+import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -191,18 +192,37 @@ def _write_weights(weights: State, file: Path) -> str:
     return str(file)
 
 
-def _with_files(value: Any, run: str, role: str) -> Any:
-    """The options with every network in memory written to a file of the run, and its name in place of it."""
-    if _is_network(value):
-        if "://" in run:
-            raise JobError(f"{role}: must name a file where keep is a URL, not a network in memory; save it first")
-        weights = _weights_of(value)
-        return _write_weights(weights, Path(run) / NETWORKS / f"{role}-{state_digest(weights)[:8]}.safetensors")
-    if isinstance(value, Mapping):
+def _file_of(network: Any, run: str, name: str) -> Any:
+    """A file of the run that holds a network in memory, called by this name; any other reference as it is.
+
+    Raises:
+        JobError: the run is a URL.
+    """
+    if not _is_network(network):
+        return str(network) if isinstance(network, Path) else network
+    if "://" in run:
+        raise JobError(
+            f"keep: must be a folder where networks are in memory, not a URL; save {quoted(name)} to a file first"
+        )
+    weights = _weights_of(network)
+    called = "-".join(re.findall(r"[\w.]+", name)) or "network"
+    return _write_weights(weights, Path(run) / NETWORKS / state_digest(weights)[:8] / f"{called}.safetensors")
+
+
+def _with_files(value: Any, run: str, name: str) -> Any:
+    """The options with a file in place of every network in memory, which is called after its option, or its key.
+
+    The three networks of a plane are `first`, `second` and `third`, unless they are given with names.
+    """
+    if name == "plane" and isinstance(value, (list, tuple)):
+        value = dict(zip(("first", "second", "third"), value, strict=False)) if len(value) == 3 else value
+    if name == "plane" and isinstance(value, Mapping):
+        return [_file_of(network, run, str(key)) for key, network in value.items()]
+    if isinstance(value, Mapping) and not _is_network(value):
         return {key: _with_files(part, run, str(key)) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_with_files(part, run, role) for part in value]
-    return str(value) if isinstance(value, Path) else value
+        return [_with_files(part, run, name) for part in value]
+    return _file_of(value, run, name)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -284,7 +304,7 @@ class Call:
             JobError: an option or the problem is wrong.
         """
         given = {name: value for name, value in self.options.items() if value is not None}
-        fields = _with_files({**defaults, **given}, run, self.function)
+        fields = _with_files({**defaults, **given}, run, "")
         spec = {name: value for name, value in fields.items() if name in OF_LANDSCAPE}
         of_job = {name: value for name, value in fields.items() if name in OF_JOB}
         if self.keep is not None:
@@ -381,7 +401,7 @@ def plane(
 
     The model is copied; it may be on any device, in any mode, and be trained on afterwards. The same call again costs
     no evaluation; after Ctrl-C it goes on. Weights may be given wherever an option names some: a module, a state dict,
-    or a file.
+    or a file; the three of `plane` as a list, or as {name: weights}.
 
     Args:
         model: a `torch.nn.Module`; or a `Problem`, a callback that returns one, or its name 'module:function', each
@@ -457,8 +477,9 @@ def between(
     call = Call(
         "between", problem_of(first, data, loss, metrics), options, keep, name, compute, progress, accept_origin
     )
-    axis = {"kind": "towards", "target": second}
-    return call.surface(call.run_path(), origin="problem", directions=[axis])
+    run = call.run_path()
+    axis = {"kind": "towards", "target": _file_of(second, run, "second")}
+    return call.surface(run, origin="problem", directions=[axis])
 
 
 @_options

@@ -390,7 +390,7 @@ OWN_FILES = {
     "measures": r"[0-9a-f]+\.npz",
     "curvature": r"[^/]+/[^/]+/(loss|step-\d{5,})",
     COPIES: r"[0-9a-f]+\.landscape",
-    NETWORKS: r"[\w-]+\.safetensors",
+    NETWORKS: r"[0-9a-f]+/[\w.-]+\.safetensors",
     "served": r"[^/]+\.points|\.lock",
     FOLDER: r"zarr\.json|\.making-[^/]+|\.moving",
 }

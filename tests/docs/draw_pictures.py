@@ -38,6 +38,13 @@ PAGE = "landscape view"
 FLAGS = ["--no-sandbox", "--enable-unsafe-swiftshader", "--use-angle=swiftshader"]  # of Chromium, as root without a GPU
 # Per page the pictures, and the file that its code writes, or a command for those that no reader has to draw.
 PICTURES = {
+    "docs/gallery.md": {
+        f"gallery-{name}.png": f"gallery-{name}.png"
+        for name in (
+            "skips", "depth", "path", "curve", "ways", "average", "optima", "bands", "surface", "snapshots", "beside",
+            "over",
+        )
+    },
     "docs/tutorial.md": {"tutorial.png": "runs/quadrants/export/path-*.png"},
     "docs/howto/curvature.md": {
         "curvature-eigen.png": "runs/resnet20/export/eigen-*.png",

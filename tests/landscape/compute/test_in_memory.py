@@ -248,7 +248,11 @@ def test_between_two_networks_the_ends_are_theirs():
 
 def test_a_plane_through_three_networks_in_memory():
     nets = [make_net(seed) for seed in range(3)]
-    surface = landscape.plane(nets[0], make_data(), plane=nets, progress=False, size=5)
+    named = {"start": nets[0], "epoch 3": nets[1].state_dict(), "after": nets[2]}
+    surface = landscape.plane(nets[0], make_data(), plane=named, progress=False, size=5)
+    assert "epoch-3" in surface.caption()
+    listed = landscape.plane(nets[0], make_data(), plane=nets, progress=False, size=5)
+    np.testing.assert_array_equal(listed.loss, surface.loss)
     expected = [float(loss_of(net, make_data())) for net in nets]
     np.testing.assert_allclose(surface.networks.loss, expected, rtol=1e-5)
 
@@ -392,8 +396,8 @@ def test_networks_in_memory_are_kept_in_the_run_and_removed_with_it(tmp_path):
     surface = landscape.between(
         make_net(), make_net(1), make_data(), keep=tmp_path / "run", packed_copy=False, progress=False, size=3
     )
-    (file,) = (tmp_path / "run" / "networks").iterdir()
-    assert file.name.startswith("target-")
+    (file,) = (tmp_path / "run" / "networks").rglob("*.safetensors")
+    assert file.name == "second.safetensors"
     assert contents_of(surface.run).foreign == ()
     landscape.remove_run(surface.run)
     assert not (tmp_path / "run").exists()
@@ -425,7 +429,7 @@ print(landscape.line(torch.nn.Linear(2, 2), data, size=3, progress=False).run)
         ({"loss": counted, "metrics": ["accuracy"]}, "metrics: goes with a criterion"),
         (
             {"keep": "s3://nowhere/run", "plane": [make_net(), make_net(1), make_net(2)]},
-            "plane: must name a file where",
+            "keep: must be a folder where networks are in memory",
         ),
         ({"directions": [{"kind": "towards", "target": "absent.pt"}]}, "absent.pt"),
     ],
