@@ -11,7 +11,7 @@ MINDSPORE := .venv-mindspore
 # The suite stops Ray sessions of its own only. A third process computes while the others wait for Ray, S3 or a child.
 JOBS ?= 3
 
-.PHONY: compiled proto test-faults test-serve bench-serve demo test test-quick lint types docs suite test-page test-slow test-frameworks test-mindspore chaos fuzz bench-peers bench-mindspore bench-page pictures notebooks format install clean help
+.PHONY: compiled proto test-faults test-serve bench-serve demo test test-quick lint types docs suite test-page test-slow test-frameworks test-mindspore chaos fuzz bench-peers bench-mindspore bench-page test-pgf pictures notebooks format install clean help
 
 help:
 	@echo "Use"
@@ -27,6 +27,7 @@ help:
 	@echo "  make test-serve   \`landscape serve\` on Ray Serve: curl, grpcio, load, replicas and services that are killed"
 	@echo "  make test-frameworks  every example, callback and import beside PyTorch Geometric, transformers, Lightning and others themselves"
 	@echo "  make test-mindspore   a training and its landscapes by MindSpore itself, imported, and each value compared"
+	@echo "  make test-pgf     figures for LaTeX as PGF; needs xelatex"
 	@echo "  make docs         the documentation, in build/docs/index.html"
 	@echo "  make lint types   ruff and mypy alone"
 	@echo "  make pictures     the pictures of the README and docs/ anew, and whether the checks say what trust.md shows; ARGS=docs/howto/trust.md"
@@ -111,6 +112,10 @@ test-slow: $(READY) compiled
 # One process: a page draws on one core and is served by another.
 test-page: $(READY) $(BROWSER) compiled
 	$(BIN)/python -m pytest -q -m page
+
+# LaTeX measures the words of PGF, and most machines have none: without one this fails.
+test-pgf: $(READY)
+	$(BIN)/python -m pytest -q -m pgf tests/landscape/views
 
 # Ray Serve starts for them, and is loaded and killed; what needs no Ray of `landscape serve` is in the suite.
 test-serve: $(READY) compiled

@@ -164,7 +164,9 @@ def pytest_collection_modifyitems(config, items):
     asked = config.option.markexpr or ""
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
-        needed = [mark for mark in ("slow", "page", "frameworks", "mindspore", "serve") if mark in marks] or ["faults"]
+        needed = [mark for mark in ("slow", "page", "frameworks", "mindspore", "pgf", "serve") if mark in marks] or [
+            "faults"
+        ]
         for mark in needed:
             if mark in marks and mark not in asked:
                 item.add_marker(pytest.mark.skip(reason=f"{mark}; `make test-{mark}` runs it"))

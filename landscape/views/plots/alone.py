@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.ticker import FuncFormatter
 
 from landscape.core.errors import JobError, quoted
 from landscape.surface.surface import Surface
@@ -16,7 +17,7 @@ from landscape.views.figure_spec import PlotSpec, SpectralDensity
 from landscape.views.plots.labels import Labels
 from landscape.views.plots.marks import mark_networks, mark_origin, number_paths, plot_paths
 from landscape.views.plots.pages import Page
-from landscape.views.plots.plane import nearest_text, set_plane
+from landscape.views.plots.plane import SparseTicks, nearest_text, set_plane
 from landscape.views.plots.style import rgb
 from landscape.views.prepare.figure import FigureData, prepare
 from landscape.views.prepare.scale import choose_scale, nice_ticks
@@ -52,7 +53,9 @@ def _scaled_by_path(data: FigureData, spec: PlotSpec) -> FigureData:
     own = np.concatenate([np.empty(0), *(path.own for path in data.paths)])
     if spec.zmin is not None or spec.zmax is not None or not np.isfinite(own).any():
         return data
-    return replace(data, scale=choose_scale(own, data.scale.log))
+    low, high = (data.scale.real(float(end)) for end in (np.nanmin(own), np.nanmax(own)))
+    ends = (low, high) if low < high else (None, None)
+    return replace(data, scale=choose_scale(own, data.scale.log, *ends))
 
 
 def _add_bar(figure: Any, ax: Any, data: FigureData, spec: PlotSpec) -> None:
@@ -60,7 +63,8 @@ def _add_bar(figure: Any, ax: Any, data: FigureData, spec: PlotSpec) -> None:
     shades, norm = LinearSegmentedColormap.from_list("path", colours), Normalize(data.scale.low, data.scale.high)
     bar = figure.colorbar(ScalarMappable(norm, shades), ax=ax, fraction=0.05, pad=0.03, aspect=18)
     ticks, texts = nice_ticks(data.scale.low, data.scale.high, data.scale.log, most=6)
-    bar.set_ticks(ticks, labels=[nearest_text(ticks, texts, tick) for tick in ticks])
+    bar.set_ticks(SparseTicks(ticks))
+    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: nearest_text(ticks, texts, value)))
     bar.outline.set_linewidth(0.4)
     bar.set_label(data.observable.replace("_", " "))
 

@@ -59,10 +59,8 @@ def _drawn_on_panels(
         JobError: there are fewer or more axes than panels.
     """
     count = len(draws)
-    if axes is not None and len(axes) != count:
-        raise JobError(
-            f"axes: must be {count}, one per panel, not {quoted(len(axes))}; make as many, or leave them out"
-        )
+    if axes is not None and np.size(axes) != count:
+        raise JobError(f"axes: must be {count}, one per panel, not {np.size(axes)}; make as many, or leave them out")
     columns = min(count, COLUMNS[spec.preset], math.ceil(math.sqrt(count)) if count > 3 else count)
     with Page(spec, axes, in_space, (-(-count // columns), columns)) as page:
         for spare in page.axes[count:]:
@@ -94,7 +92,7 @@ def _tile(items: Sequence[ComparedLandscape], axes: Sequence[Any] | None, spec: 
     def draw_panel(item: ComparedLandscape, data: FigureData, kind: str) -> Callable[[Any, ComparisonPlotSpec], None]:
         def draw(ax: Any, page_spec: ComparisonPlotSpec) -> None:
             KIND_TABLE[kind].plot(data, ax, replace(page_spec, colour_bar=own.colour_bar))
-            ax.set_title(plain_label(item.label), loc="left", fontsize=ax.xaxis.label.get_size())
+            ax.set_title(plain_label(item.label), loc="left")
 
         return draw
 
@@ -155,7 +153,7 @@ def _differences(items: Sequence[ComparedLandscape], axes: Sequence[Any] | None,
             KIND_TABLE[kind].plot(field, ax, page_spec)
             if kind == "curve":
                 ax.axhline(1.0 if field.scale.log else 0.0, color="#808a97", linewidth=0.8, linestyle=":", zorder=0.9)
-            ax.set_title(plain_label(field.name), loc="left", fontsize=ax.xaxis.label.get_size())
+            ax.set_title(plain_label(field.name), loc="left")
             for number, (label, own) in enumerate(zip(pair.labels, pair.paths, strict=True)):
                 for path in own if spec.path and kind not in ("curve", "surface") else ():
                     mark_end(ax, path, label, look(number), page_spec)

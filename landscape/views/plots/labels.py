@@ -170,11 +170,20 @@ def _of_line(line: Any, corner: Floats, point: float) -> Track:
 
 
 def _other_boxes(ax: Any, renderer: Any) -> Iterator[Any]:
-    """The extents of legends and texts on the axes."""
+    """The extents of legends and texts on the axes, and of the words that stand within a scene."""
     legends = [legend for legend in (ax.get_legend(), *ax.figure.legends) if legend is not None]
-    for artist in (*legends, *ax.texts):
+    axes = (ax.xaxis, ax.yaxis, ax.zaxis) if hasattr(ax, "zaxis") else ()
+    words = [word for axis in axes for word in (*numbers_of(axis), axis.label) if word.get_text()]
+    for artist in (*legends, *ax.texts, *words):
         if artist.get_visible():
             yield artist.get_window_extent(renderer)
+
+
+def numbers_of(axis: Any) -> list[Any]:
+    """The numbers that are drawn; asking matplotlib for tick labels would move them."""
+    low, high = sorted(axis.get_view_interval())
+    slack = 1e-9 * (high - low)
+    return [tick.label1 for tick in axis.get_major_ticks() if low - slack <= tick.get_loc() <= high + slack]
 
 
 def _moved(extent: Any, corner: Floats) -> tuple[float, float, float, float]:

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from textwrap import wrap
 from typing import Any
 
+import numpy as np
 from matplotlib import pyplot, rc_context
 
 from landscape.core.errors import JobError
@@ -16,8 +17,11 @@ from landscape.views.plots.space import lay_scenes
 from landscape.views.plots.style import SMALL, preset_settings, sized, width_in_inches
 from landscape.views.prepare.words import fitting_title
 
+MOST_COLUMNS = 5  # of a legend
+KEY = 2.6  # the width of a symbol of a legend and its gap, in sizes of its font
 TALLEST = 1.35  # the height of the axes of a plot at most, in widths
 USUAL = 0.75  # the height of a figure whose axes have no units in common, in widths
+NUMBER = 4.5  # the width of a number at an axis and its gap, in sizes of its font
 EDGE = 0.03  # inches around a figure for print
 
 
@@ -43,7 +47,7 @@ class Page:
         self.spec: Any = sized(spec, panels[1])
         self.in_space, self.panels, self._stack = in_space, panels, ExitStack()
         self.is_own = axes is None
-        self.axes: list[Any] = list(axes or ())
+        self.axes: list[Any] = [] if axes is None else list(np.ravel(np.array(axes, object)))
         if self.axes and spec.preset is not None:
             raise JobError(
                 f"preset: makes a figure of its own, so must not be given with axes, not {spec.preset!r}; leave one out"
@@ -91,17 +95,23 @@ def _lay_out(figure: Any, axes: Sequence[Any], spec: FigureSpec) -> None:
         ax.tick_params(labelsize=SMALL * size)
         for axis in (ax.xaxis, ax.yaxis):
             axis.get_offset_text().set_fontsize(SMALL * size)
+    for ax in axes:
+        if not hasattr(ax, "plot_surface") and ax.get_xscale() == "linear":
+            points = ax.get_position().width * figure.get_figwidth() * 72
+            ax.locator_params(axis="x", nbins=max(3, int(points / (NUMBER * SMALL * size))))
     _add_legend(figure, axes)
     titles = {(ax, name): getattr(ax, f"get_{name}label")() for ax in figure.axes for name in "xy"}
+    bars = [ax for ax in figure.axes if ax not in axes]
+    figure.draw_without_rendering()
     for _ in range(3):
-        figure.draw_without_rendering()
-        _fit_titles(figure, axes, titles)
-        _fit_bars(figure, [ax for ax in figure.axes if ax not in axes], titles)
-        figure.draw_without_rendering()
-        if not _fit_height(figure, axes):
+        titles_changed = _fit_titles(figure, axes, titles) | _fit_bars(figure, bars, titles)
+        if not (_fit_height(figure, axes) | titles_changed):
             break
+        figure.draw_without_rendering()
+    else:
+        _fit_titles(figure, axes, titles)
     if scenes := [ax for ax in axes if hasattr(ax, "plot_surface")]:
-        lay_scenes(figure, scenes, [other for other in figure.axes if other not in axes])
+        lay_scenes(figure, scenes, bars)
 
 
 def _add_legend(figure: Any, axes: Sequence[Any]) -> None:
@@ -112,47 +122,52 @@ def _add_legend(figure: Any, axes: Sequence[Any]) -> None:
             entries.setdefault(name, handle)
     if not entries:
         return
-    names, room = list(entries), 0.98 * figure.bbox.width
-    for columns in (*range(min(len(entries), 5), 0, -1), 1):
-        place = {"loc": "outside lower center", "ncols": columns, "borderaxespad": 0.2}
-        legend = figure.legend(list(entries.values()), names, **place)
-        figure.draw_without_rendering()
-        width = legend.get_window_extent().width
-        if width < room:
-            return
-        if columns == 1:  # too wide for one column: names in several lines
-            most = int(max(map(len, names)) * (room / width - 0.1))
-            names = ["\n".join(wrap(name, max(most, 8))) for name in names]
-        legend.remove()
+    place = {"loc": "outside lower center", "borderaxespad": 0.2}
+    trial = figure.legend(list(entries.values()), list(entries), **place)
+    widths = [text.get_window_extent(figure.canvas.get_renderer()).width for text in trial.get_texts()]
+    trial.remove()
+    size = pyplot.rcParams["legend.fontsize"] * figure.dpi / 72
+    key, gap = KEY * size, pyplot.rcParams["legend.columnspacing"] * size
+    room = 0.97 * figure.bbox.width - size
+
+    def fits(columns: int) -> bool:
+        parts = [part.max() for part in np.array_split(np.array(widths), columns)]
+        return bool(sum(parts) + columns * key + (columns - 1) * gap <= room)
+
+    columns = next((count for count in range(min(len(widths), MOST_COLUMNS), 1, -1) if fits(count)), 1)
+    letters = [int(len(name) * (room - key) / width) for name, width in zip(entries, widths, strict=True)]
+    names = ["\n".join(wrap(name, max(8, most))) for name, most in zip(entries, letters, strict=True)]
+    figure.legend(list(entries.values()), names, ncols=columns, **place)
 
 
-def _fit_titles(figure: Any, axes: Sequence[Any], titles: dict[Any, str]) -> None:
-    """Shorten the titles of axes that are longer than their axes; they lose words, but not size."""
-    renderer = figure.canvas.get_renderer()
+def _fit_titles(figure: Any, axes: Sequence[Any], titles: dict[Any, str]) -> bool:
+    """Shorten the titles of axes that are longer than their axes; they lose words, not size. Whether any changed."""
+    renderer, changed = figure.canvas.get_renderer(), False
     for ax in axes:
         for name, axis in (("x", ax.xaxis), ("y", ax.yaxis)):
-            title = titles[ax, name]
+            before, title = (axis.get_label_text(), axis.label.get_size()), titles[ax, name]
             axis.label.set_fontsize(pyplot.rcParams["axes.labelsize"])
             axis.set_label_text(title)
-            if not title or hasattr(ax, "plot_surface"):
-                axis.set_label_text(fitting_title(title, 22, 1.0)[0] if title else "")
-                continue
-            room = _room(figure, ax, name)
-            extent = axis.label.get_window_extent(renderer)
-            length = extent.width if name == "x" else extent.height
-            if length > room:
-                most = int(len(title) * room / length)
-                axis.set_label_text(fitting_title(title, most, 1.0)[0])
+            if title and not hasattr(ax, "plot_surface"):
+                room, extent = _room(figure, ax, name), axis.label.get_window_extent(renderer)
+                length = extent.width if name == "x" else extent.height
+                if length > room:
+                    axis.set_label_text(fitting_title(title, int(len(title) * room / length), 1.0)[0])
+            changed |= before != (axis.get_label_text(), axis.label.get_size())
+    return changed
 
 
-def _fit_bars(figure: Any, bars: Sequence[Any], titles: dict[Any, str]) -> None:
-    """Break the titles of colour bars into lines that are no longer than the figure is high."""
+def _fit_bars(figure: Any, bars: Sequence[Any], titles: dict[Any, str]) -> bool:
+    """Break the titles of colour bars into lines no longer than the figure is high; whether any changed."""
+    changed = False
     for bar in bars:
-        title = titles[bar, "y"]
+        before, title = bar.get_ylabel(), titles[bar, "y"]
         bar.set_ylabel(title)
         length, room = bar.yaxis.label.get_window_extent().height, _room(figure, bar, "y")
         if title and length > room:
             bar.set_ylabel("\n".join(wrap(title, max(4, int(len(title) * room / length)))))
+        changed |= before != bar.get_ylabel()
+    return changed
 
 
 def _room(figure: Any, ax: Any, name: str) -> float:
@@ -160,6 +175,9 @@ def _room(figure: Any, ax: Any, name: str) -> float:
     box, pad = ax.get_window_extent(), EDGE * figure.dpi
     low, high, end = (box.x0, box.x1, figure.bbox.width) if name == "x" else (box.y0, box.y1, figure.bbox.height)
     middle = (low + high) / 2
+    if name == "x" and ax.xaxis.get_offset_text().get_text():  # the power of ten, at the end of the same line
+        power = ax.xaxis.get_offset_text().get_window_extent(figure.canvas.get_renderer())
+        return float(high - low - 2.3 * power.width)
     if len(figure.axes) > 2:  # panels: the next one begins where these axes end
         return float(high - low)
     return float(2 * min(middle, end - middle) - 2 * pad)

@@ -134,7 +134,7 @@ def band_mappable(scale: Scale, spec: PlotSpec) -> Any:
     return ScalarMappable(BoundaryNorm(edges, colours.N), colours)
 
 
-class _SparseTicks(FixedLocator):
+class SparseTicks(FixedLocator):
     """Every k-th of the ticks, so that their labels do not overlap at the size that the bar has when drawn."""
 
     def __call__(self) -> Any:
@@ -169,7 +169,7 @@ def add_colour_bar(figure: Any, bands: Any, axes: list[Any], scale: Scale, title
     shape = {"fraction": 0.05, "pad": 0.03, "aspect": 18} | place
     bar = figure.colorbar(bands, ax=axes, spacing="uniform", **shape)
     bar.outline.set_linewidth(0.4)
-    bar.set_ticks(_SparseTicks(list(scale.ticks)))
+    bar.set_ticks(SparseTicks(list(scale.ticks)))
     bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: nearest_text(scale.ticks, scale.texts, value)))
     bar.minorticks_off()
     bar.set_label(title)

@@ -11,6 +11,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
+from landscape.core.text import number_text
 from landscape.views.draw.marks import NAME as FINER
 from landscape.views.draw.marks import edge_places
 from landscape.views.draw.paths import PathInSpace, raised_note
@@ -24,9 +25,9 @@ from landscape.views.draw.space import (
 )
 from landscape.views.draw.style import KEY, are_told_apart, colour_scale, even_shades, line_colours, path_look
 from landscape.views.figure_spec import PlotSpec
-from landscape.views.plots.labels import LabelledMarks, Labels
+from landscape.views.plots.labels import LabelledMarks, Labels, numbers_of
 from landscape.views.plots.marks import fill_colours, mark_extrema, mark_origin, say_why_empty
-from landscape.views.plots.plane import nearest_text
+from landscape.views.plots.plane import SparseTicks, nearest_text
 from landscape.views.plots.style import HATCHES, INK, LINES, MARKERS, QUIET, plain_label, rgb, small
 from landscape.views.prepare.figure import FigureData, legend_name, missing_states
 from landscape.views.prepare.paths import LAST, START
@@ -94,7 +95,8 @@ def set_scene(ax: Any, data: FigureData, *, show_name: bool) -> None:
         words, share = fitting_title(axis.title, LABEL_LETTERS)
         edge.set_label_text(words, fontsize=share * edge.label.get_size())
         edge.get_major_locator().set_params(nbins=max(2, round(5 * length)))
-        edge.get_major_formatter().set_powerlimits((-3, 4))
+        # Without a power of ten apart, which would stand on the numbers of another axis.
+        edge.set_major_formatter(FuncFormatter(lambda value, _: number_text(value, 3).replace("-", "\u2212")))
     ax.set_zlabel(data.observable.replace("_", " ") if show_name else "")
 
 
@@ -104,7 +106,8 @@ def add_height_bar(figure: Any, data: FigureData, spec: PlotSpec, axes: list[Any
     ticks, texts = nice_ticks(data.scale.low, data.scale.high, data.scale.log, most=6)
     bar = figure.colorbar(ScalarMappable(norm, shades), ax=axes, shrink=0.6, pad=0.12, aspect=18)
     bar.outline.set_linewidth(0.4)
-    bar.set_ticks(ticks, labels=texts)
+    bar.set_ticks(SparseTicks(ticks))
+    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: nearest_text(ticks, texts, value)))
     bar.set_label(data.observable.replace("_", " "))
 
 
@@ -196,13 +199,15 @@ def lay_scenes(figure: Any, scenes: Sequence[Any], bars: Sequence[Any]) -> None:
     figure.set_layout_engine("none")
     grid = scenes[0].get_subplotspec().get_gridspec()
     wide, high = right / grid.ncols, (1.0 - low) / grid.nrows
+    titles = [ax.title.get_size() for ax in scenes if ax.get_title(loc="left")]
+    named = 1.6 * max(titles, default=0.0) / 72 / figure.get_figheight()
     heavy = [artist for ax in scenes for artist in ax.collections if artist.get_visible()]
     for artist in heavy:  # they need most of the time of a drawing, and no room of their own
         artist.set_visible(False)
     for ax in scenes:
         spot = ax.get_subplotspec()
         left, bottom = spot.colspan.start * wide, low + (grid.nrows - spot.rowspan.stop) * high
-        ax.set_position((left, bottom, wide, high))
+        ax.set_position((left, bottom, wide, high - named))
         for axis in (ax.xaxis, ax.yaxis):
             axis.set_rotate_label(False)
             axis.label.set_rotation(0)
@@ -211,8 +216,11 @@ def lay_scenes(figure: Any, scenes: Sequence[Any], bars: Sequence[Any]) -> None:
     for _ in range(2):  # as titles that were moved off numbers need more room
         _enlarge(figure, scenes)
         for ax in scenes:
-            _untangle(figure, ax)
+            _thin_numbers(figure, ax)
+            _move_titles(figure, ax)
     _enlarge(figure, scenes)
+    for ax in scenes:
+        _thin_numbers(figure, ax)
     for artist in heavy:
         artist.set_visible(True)
 
@@ -233,17 +241,10 @@ def _boxes(texts: Sequence[Any], renderer: Any) -> list[Any]:
     return [text.get_window_extent(renderer) for text in texts if text.get_visible() and text.get_text().strip()]
 
 
-def _numbers_of(axis: Any) -> list[Any]:
-    """The numbers that are drawn; asking matplotlib for tick labels would move them."""
-    low, high = sorted(axis.get_view_interval())
-    slack = 1e-9 * (high - low)
-    return [tick.label1 for tick in axis.get_major_ticks() if low - slack <= tick.get_loc() <= high + slack]
-
-
 def _is_whole(figure: Any, ax: Any) -> bool:
     """Whether all words on the axes of a scene lie within its place."""
     place = ax.get_position().transformed(figure.transSubfigure)
-    words = [word for axis in (ax.xaxis, ax.yaxis, ax.zaxis) for word in (*_numbers_of(axis), axis.label)]
+    words = [word for axis in (ax.xaxis, ax.yaxis, ax.zaxis) for word in (*numbers_of(axis), axis.label)]
     return all(
         box.x0 >= place.x0 + EDGE_PX
         and box.y0 >= place.y0 + EDGE_PX
@@ -253,12 +254,12 @@ def _is_whole(figure: Any, ax: Any) -> bool:
     )
 
 
-def _untangle(figure: Any, ax: Any) -> None:
-    """Take fewer numbers where they overlap, and move the titles of axes off all numbers."""
+def _thin_numbers(figure: Any, ax: Any) -> None:
+    """Take fewer numbers where they overlap."""
     renderer = figure.canvas.get_renderer()
 
     def numbers(axis: Any) -> list[Any]:
-        return _boxes(_numbers_of(axis), renderer)
+        return _boxes(numbers_of(axis), renderer)
 
     for axis in (ax.zaxis, ax.xaxis, ax.yaxis):
         others = [other for other in (ax.zaxis, ax.xaxis, ax.yaxis) if other is not axis]
@@ -269,11 +270,21 @@ def _untangle(figure: Any, ax: Any) -> None:
                 break
             axis.get_major_locator().set_params(nbins=bins)
             figure.draw_without_rendering()
+        else:  # an axis too short for two numbers
+            middle = 0.0 if np.prod(axis.get_view_interval()) < 0 else float(np.mean(axis.get_view_interval()))
+            axis.set_major_locator(FixedLocator([middle]))
+            figure.draw_without_rendering()
+
+
+def _move_titles(figure: Any, ax: Any) -> None:
+    """Move the titles of axes off all numbers."""
+    renderer = figure.canvas.get_renderer()
     for axis in (ax.xaxis, ax.yaxis, ax.zaxis):
         for pad in PADS:
             axis.labelpad = pad
             figure.draw_without_rendering()
-            everything = [box for other in (ax.xaxis, ax.yaxis, ax.zaxis) for box in numbers(other)]
+            axes = (ax.xaxis, ax.yaxis, ax.zaxis)
+            everything = [box for other in axes for box in _boxes(numbers_of(other), renderer)]
             titles = _boxes([axis.label], renderer)
             if not any(title.overlaps(box) for title in titles for box in everything):
                 break

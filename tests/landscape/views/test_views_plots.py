@@ -16,9 +16,10 @@ from refined_surfaces import refined
 from synthetic_surfaces import traces
 
 from landscape.core.errors import JobError, LandscapeError
+from landscape.curvature import density
 from landscape.surface.surface import Axis, ProjectedPath, Surface
 from landscape.views.draw.marks import NAME as EDGES
-from landscape.views.plots.plot import plot
+from landscape.views.plots.plot import plot, plot_compare, plot_hessian, plot_path
 from landscape.views.plots.style import rgb
 from landscape.views.prepare.figure import prepare_figure
 
@@ -231,3 +232,54 @@ def test_all_figures_of_a_plane_title_its_axes_in_the_same_words(label, height):
     titles += [(plot.get_xlabel(), plot.get_ylabel()) for plot in plots]
     assert len(set(titles)) == 1
     assert titles[0][1].startswith("PC 2 (62.5" if shares else "β · second eigenvector")
+
+
+def test_the_path_alone_has_the_range_of_its_own_losses(make: ModuleType) -> None:
+    surface = make.quadratic(path=own_losses(make))
+    ax = plot_path(surface)
+    (bar,) = (other for other in ax.figure.axes if other is not ax)
+    known = surface.path.loss[np.isfinite(surface.path.loss)]
+    assert bar.get_ylim() == pytest.approx((known.min(), known.max()))
+    np.testing.assert_array_equal(line_named(ax, "trajectory").get_xdata(), surface.path.coordinates["alpha"])
+    with pytest.raises(JobError, match="plot_path: needs a landscape of two axes with a trajectory, not 'line'"):
+        plot_path(make.line())
+
+
+def test_the_density_of_eigenvalues_is_that_of_its_nodes(make: ModuleType) -> None:
+    matrix = np.diag(np.r_[np.linspace(-0.5, 1, 40), 12.0])
+    spectrum = density(lambda vector: matrix @ vector, 41, runs=3, steps=15)
+    ax = plot_hessian(spectrum, width=0.2)
+    curve = line_named(ax, "density of eigenvalues")
+    x, y = curve.get_data()
+    shown = y > 1.01 * y.min()
+    np.testing.assert_allclose(y[shown], spectrum.smooth(x, 0.2)[shown])
+    assert line_named(ax, "smallest and largest node").get_xdata() == pytest.approx([-0.5, 12.0], abs=1e-3)
+    with pytest.raises(JobError, match="width: must be a number above 0, not 0"):
+        plot_hessian(spectrum, width=0)
+
+
+def test_panels_share_levels_and_one_colour_bar(make: ModuleType, pyplot: Any) -> None:
+    one, two = make.quadratic(20, 15), make.quadratic(20, 15, offset=2.0)
+    axes = plot_compare([("one", one), ("two", two)])
+    assert [ax.get_title(loc="left") for ax in axes] == ["one", "two"]
+    assert len(axes[0].figure.axes) == 3
+    levels = [next(each for each in ax.collections if hasattr(each, "levels")).levels for ax in axes]
+    np.testing.assert_array_equal(*levels)
+    assert levels[0][-1] >= two.loss.max()
+    _, own = pyplot.subplots(1, 2)
+    assert plot_compare([("one", one), ("two", two)], axes=own, kind="contour") == list(own)
+    with pytest.raises(JobError, match="axes: must be 2, one per panel, not 1"):
+        plot_compare([one, two], axes=own[:1])
+    with pytest.raises(JobError, match="preset: makes a figure of its own"):
+        one.plot(own[0], preset="column")
+
+
+def test_a_difference_and_an_overlay_show_both_ends(make: ModuleType) -> None:
+    one, two = make.quadratic(20, 15, path=make.spiral()), make.quadratic(20, 15, offset=0.4, path=make.spiral(6))
+    (ax,) = plot_compare([("one", one), ("two", two)], "difference")
+    assert {"one, last snapshot (epoch 10)", "two, last snapshot (epoch 6)"} <= set(labels(ax))
+    (ax,) = plot_compare([("one", one), ("two", two)], "overlay")
+    colours = {to_rgba(line.get_color()) for line in ax.lines if line.get_label() in ("one", "two")}
+    assert len(colours) == 2
+    (ax,) = plot_compare([("one", make.line()), ("two", make.line(31))], "overlay")
+    assert {"one", "two"} <= set(labels(ax))
