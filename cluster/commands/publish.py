@@ -21,7 +21,7 @@ from cluster.runtime.console import command_progress, put, stdout_as_it_is
 from cluster.runtime.logs import write_remark
 from cluster.runtime.options import Flag, MaybeFlag, MaybeNumber, MaybeWhole, Whole, Words
 from landscape.core.errors import DONE, JobError, LandscapeError, StoreError, nearest, quoted
-from landscape.core.folders import open_folder
+from landscape.core.folders import open_folder, run_labels
 from landscape.core.progress import stage
 from landscape.views.figure_spec import DEFAULT_SPEC, MODE_TABLE, ComparisonSpec, FigureSpec, option_flag
 
@@ -98,8 +98,9 @@ def export(
     run
         The run folder or URL, or a packed run; with --mode a landscape, RUN:NAME.
     name
-        One landscape; default: all whose number of axes fits --kind and the format. With --to report, this and what
-        follows may be further runs: the page compares them. With --mode, RUN:NAME of further landscapes.
+        One landscape; default: all whose number of axes fits --kind and the format. This and what follows may be
+        further runs: their files get names as RUN+NAME.png in one folder, and the report compares them. With --mode,
+        RUN:NAME of further landscapes.
     more
         Further landscapes of the run; or further runs; with --mode further landscapes.
     to
@@ -139,7 +140,25 @@ def export(
 
 REPORT = "report"
 MEASURES = "run+measures.csv"  # no landscape has a plus in its name
-SEVERAL_RUNS = Path("comparison-export")  # the default folder of what shows several runs, outside all of them
+SEVERAL_RUNS = Path("comparison-export")  # the default folder of several runs, outside all of them
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """A run to export.
+
+    Attributes:
+        names: the landscapes; none: all whose number of axes fits the kind and the format.
+        label: what its files begin with; empty for the only run.
+    """
+
+    opened: Run
+    names: tuple[str, ...] = ()
+    label: str = ""
+
+    def file(self, name: str) -> str:
+        """The name of a file of this run; a label ends with a plus, which no landscape has in its name."""
+        return f"{self.label}+{name}" if self.label else name
 
 
 def export_run(
@@ -155,49 +174,12 @@ def export_run(
         JobError: a format, kind or observable is unknown, or fits no landscape, or not all in `names`.
         LandscapeError: a landscape cannot be read; the others are written.
     """
-    from landscape.core.lock import driver_alive
     from landscape.store.results import open_run
-    from landscape.views.exporting import (
-        FORMAT_TABLE,
-        ExportRequest,
-        browser,
-        files_beside,
-        name_export,
-        write_export,
-        write_rows,
-    )
-    from landscape.views.prepare.tables import table_csv
-    from landscape.views.prepare.words import of_driver
-    from landscape.views.report import write_report
+    from landscape.views.exporting import FORMAT_TABLE
 
     chosen = _check_formats(formats, (*FORMAT_TABLE, REPORT))
     opened = open_run(run)
-    folder = out or _default_folder(run, opened.path)
-    endings = [ending for ending in chosen if ending != REPORT]
-    stores = _stores(opened.path, dict.fromkeys(names) or opened, skip=not names)
-    if endings:
-        _check_observables(stores, spec.observable)
-    written = {ending: _fitting(stores, ending, spec.kind, all_must=bool(names)) for ending in endings}
-    folder.mkdir(parents=True, exist_ok=True)
-    broken = {} if names else dict(opened.unreadable)
-    surfaces = (opened[name] for name in dict.fromkeys(names)) if names else _readable(opened, broken)
-    alive = driver_alive(opened.path)
-    if REPORT in chosen:
-        write_report(opened, folder / "report.html")
-        yield folder / "report.html"
-    if "csv" in chosen and not names and (rows := table_csv(opened.measures))[1:]:
-        yield write_rows(rows, folder / MEASURES)
-    # One browser draws all pictures, since its start takes longer than drawing.
-    pictures = any(FORMAT_TABLE[ending].pictures for ending in endings)
-    with browser() if pictures else contextlib.nullcontext() as drawing:
-        request = ExportRequest(spec, browser=drawing)
-        for stored in surfaces:
-            surface = of_driver(stored, alive)
-            for ending in (ending for ending in endings if surface.name in written[ending]):
-                path = folder / name_export(surface, ending, spec)
-                yield write_export(surface, ending, path, request)
-                yield from files_beside(surface, ending, path)
-    _refuse_broken(broken)
+    yield from _write([_Chosen(opened, tuple(names))], chosen, out or _default_folder(run, opened.path), spec)
 
 
 def runs_or_names(run: str, more: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -221,36 +203,108 @@ def _is_run(word: str) -> bool:
 def export_runs(
     runs: Sequence[str], formats: Sequence[str], out: Path | None, options: Mapping[str, Any] | None = None
 ) -> Iterator[Path]:
-    """Write the page of several runs, which compares them; yields its path.
+    """Write several runs into one folder: the page that compares them, and files as LABEL+NAME.png; yields their paths.
 
     Args:
-        options: options of figures, all refused, since the page has controls of its own.
+        options: options of figures; the page alone has controls of its own, and takes none.
 
     Raises:
         NotFoundError: a run does not exist.
-        JobError: a format other than report, or an option of figures, is given.
-        LandscapeError: a landscape cannot be read; the page is written without it.
+        JobError: as `export_run`, or an option of figures is given for the page alone.
+        LandscapeError: a landscape cannot be read; all else is written.
     """
     from landscape.store.results import open_run
     from landscape.views.exporting import FORMAT_TABLE
-    from landscape.views.report import write_report
 
     chosen = _check_formats(formats, (*FORMAT_TABLE, REPORT))
-    if chosen != [REPORT]:
-        raise JobError(
-            f"to: must be report for several runs, not {quoted(','.join(chosen))}; or export each run by itself"
-        )
-    if options:
+    if options and chosen == [REPORT]:
         option = next(iter(options))
         raise JobError(
             f"{option}: must not be given for several runs, whose page has controls of its own; leave it out"
         )
-    opened = [open_run(run) for run in runs]
-    folder = out or SEVERAL_RUNS
+    opened = {run.path: run for run in map(open_run, runs)}
+    labelled = zip(opened.values(), _labels(list(opened)), strict=True)
+    yield from _write(
+        [_Chosen(run, label=label) for run, label in labelled], chosen, out or SEVERAL_RUNS, FigureSpec(**options or {})
+    )
+
+
+def _labels(paths: Sequence[str]) -> list[str]:
+    """A name for the files of each run: the shortest end of its path that no other one has."""
+    labels: list[str] = []
+    for label in (label.replace("/", "-") for label in run_labels(paths)):
+        taken = sum(other == label for other in labels)
+        labels.append(f"{label}-{taken + 1}" if taken else label)
+    return labels
+
+
+def _write(runs: Sequence[_Chosen], formats: Sequence[str], folder: Path, spec: FigureSpec) -> Iterator[Path]:
+    """Write the report and the landscapes of runs, after everything was checked that can be refused."""
+    from landscape.core.lock import driver_alive
+    from landscape.views.exporting import (
+        FORMAT_TABLE,
+        ExportRequest,
+        browser,
+        files_beside,
+        name_export,
+        write_export,
+        write_rows,
+    )
+    from landscape.views.prepare.tables import table_csv
+    from landscape.views.prepare.words import of_driver
+    from landscape.views.report import write_report
+
+    endings = [ending for ending in formats if ending != REPORT]
+    fitting = _fitting_of_runs(runs, endings, spec)
     folder.mkdir(parents=True, exist_ok=True)
-    yield write_report(opened, folder / "report.html")
-    broken = {f"{run.path}: {name}": reason for run in opened for name, reason in run.unreadable.items()}
-    _refuse_broken(broken)
+    if REPORT in formats:
+        opened = [run.opened for run in runs]
+        yield write_report(opened if len(runs) > 1 else opened[0], folder / "report.html")
+    unreadable: dict[str, str] = {}
+    # One browser draws all pictures, since its start takes longer than drawing.
+    pictures = any(FORMAT_TABLE[ending].pictures for ending in endings)
+    with browser() if pictures else contextlib.nullcontext() as drawing:
+        request = ExportRequest(spec, browser=drawing)
+        for run, written in zip(runs, fitting, strict=True):
+            broken = {} if run.names else dict(run.opened.unreadable)
+            if "csv" in formats and not run.names and (rows := table_csv(run.opened.measures))[1:]:
+                yield write_rows(rows, folder / run.file(MEASURES))
+            names = dict.fromkeys(run.names)
+            alive = driver_alive(run.opened.path)
+            for stored in (run.opened[name] for name in names) if names else _readable(run.opened, broken):
+                surface = of_driver(stored, alive)
+                for ending in (ending for ending in endings if surface.name in written[ending]):
+                    path = folder / run.file(name_export(surface, ending, spec))
+                    yield write_export(surface, ending, path, request)
+                    yield from files_beside(surface, ending, path)
+            where = f"{run.opened.path}: " if len(runs) > 1 else ""
+            unreadable |= {f"{where}{name}": reason for name, reason in broken.items()}
+    _refuse_broken(unreadable)
+
+
+def _fitting_of_runs(runs: Sequence[_Chosen], endings: Sequence[str], spec: FigureSpec) -> list[dict[str, set[str]]]:
+    """For each run the names of the landscapes that fit, by format; a run without any is told, unless all are without.
+
+    Raises:
+        JobError: a landscape lacks the observable, or no landscape fits a format and the kind.
+    """
+    stores = [_stores(run.opened.path, dict.fromkeys(run.names) or run.opened, skip=not run.names) for run in runs]
+    if endings:
+        for its in stores:
+            _check_observables(its, spec.observable)
+    fitting: list[dict[str, set[str]]] = [{} for _ in runs]
+    for ending in endings:
+        refused: dict[str, JobError] = {}
+        for run, its, found in zip(runs, stores, fitting, strict=True):
+            try:
+                found[ending] = _fitting(its, ending, spec.kind, all_must=bool(run.names))
+            except JobError as error:
+                found[ending], refused[run.label] = set(), error
+        if len(refused) == len(runs):
+            raise next(iter(refused.values()))
+        for label, reason in refused.items():
+            write_remark(f"nothing of run {label} is written as {ending}: {reason}")
+    return fitting
 
 
 def export_comparison(

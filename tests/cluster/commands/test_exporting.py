@@ -114,10 +114,34 @@ def test_several_runs_are_one_report_that_compares_them(tmp_path, monkeypatch):
         assert words in page
     with pytest.raises(JobError, match="zmax: must not be given for several runs"):
         next(export_runs(runs, ["report"], None, {"zmax": 2.0}))
-    with pytest.raises(JobError, match="must be report for several runs, not 'report,png'"):
-        next(export_runs(runs, ["report", "png"], None))
     with pytest.raises(NotFoundError, match="does not exist"):
         next(export_runs([*runs, "none"], ["report"], None))
+
+
+def test_files_of_several_runs_lie_in_one_folder_and_no_name_is_taken_twice(tmp_path, monkeypatch):
+    runs = [
+        str(small(tmp_path / name, seed)) for seed, name in enumerate(("one/a-b", "two/a-b", "one/a/b", "three/a/b"))
+    ]
+    monkeypatch.chdir(tmp_path)
+    written = [str(path) for path in export_runs([*runs, runs[0]], ["report", "csv", "html"], None, {"log": True})]
+    stems = ["one-a-b", "two-a-b", "one-a-b-2", "three-a-b"]
+    names = ["report.html", *(f"{stem}+minimum{ending}" for stem in stems for ending in (".csv", "-curve-log.html"))]
+    assert written == [f"comparison-export/{name}" for name in names]
+    assert len({Path(path).read_bytes() for path in written if path.endswith(".csv")}) == len(runs)
+
+
+def test_a_run_of_which_nothing_fits_is_told_and_the_others_are_written(tmp_path, capsys):
+    first = str(small(tmp_path / "first", 0))
+    second = tmp_path / "second"
+    run(
+        Job(run=str(second), problem=problem, num_samples=16, landscapes=[{"name": "plane", "size": 3}], engine="eager")
+    )
+    written = list(export_runs([first, str(second)], ["csv", "html"], tmp_path / "out", {"kind": "surface"}))
+    assert [path.name for path in written] == ["first+minimum.csv", "second+plane.csv", "second+plane-surface.html"]
+    assert "nothing of run first is written as html" in capsys.readouterr().err
+    with pytest.raises(JobError, match="minimum"):
+        next(export_runs([first], ["html"], tmp_path / "none", {"kind": "surface"}))
+    assert not (tmp_path / "none").exists()
 
 
 def test_no_option_of_figures_is_lost_on_the_page_of_several_runs(monkeypatch):
