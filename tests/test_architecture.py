@@ -327,7 +327,7 @@ def test_preparing_values_loads_no_plotly():
 
 def test_reading_and_showing_landscapes_loads_no_torch():
     # Torch would take two thirds of the memory of a server that only reads, and a second of its start.
-    loaded = loaded_after("import landscape.page.server, cluster.runtime.status, cluster.commands.publish")
+    loaded = loaded_after("import landscape.page.server, cluster.runtime.status, cluster.commands.exporting")
     assert {"zarr", *SERVING} <= loaded
     assert not loaded & {"torch", "ray", "matplotlib"}
 

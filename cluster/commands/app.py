@@ -15,10 +15,11 @@ from cyclopts import App
 
 from cluster.commands.analysis import check, compare, connect, inspect
 from cluster.commands.doctor import doctor
+from cluster.commands.exporting import export
 from cluster.commands.imports import import_, import_mindspore, import_surface
 from cluster.commands.measure import measure
 from cluster.commands.output import Paragraphs, exit_code_of
-from cluster.commands.publish import export, serve, view
+from cluster.commands.publish import serve, view
 from cluster.commands.run import bench, demo, pack, plan, run
 from cluster.commands.runs import (
     compact,

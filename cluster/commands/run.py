@@ -251,7 +251,7 @@ def _report_epoch(epoch: int, metrics: Mapping[str, float]) -> None:
 
 def _draw(out: Path) -> list[Path]:
     """Write the report, then a PNG per landscape and view if this machine has a Chromium; returns the paths."""
-    from cluster.commands.publish import export_run
+    from cluster.commands.exporting import export_run
     from landscape.store.results import open_run
     from landscape.views.figure_spec import FigureSpec
     from landscape.views.report import write_report

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from cluster.commands.exporting import FigureOptions, export, export_run, export_runs, runs_or_names
 from cluster.commands.output import exit_code_of
-from cluster.commands.publish import FigureOptions, export, export_run, export_runs, runs_or_names
 from cluster.runtime.status import run_status, status_text
 from landscape import Job, JobError, NotFoundError, Problem, TrajectoryCollector, open_run, run
 from landscape.views.figure_spec import FigureSpec
@@ -146,8 +146,8 @@ def test_a_run_of_which_nothing_fits_is_told_and_the_others_are_written(tmp_path
 
 def test_no_option_of_figures_is_lost_on_the_page_of_several_runs(monkeypatch):
     given = []
-    monkeypatch.setattr("cluster.commands.publish.runs_or_names", lambda run, more: (list(more), []))
-    monkeypatch.setattr("cluster.commands.publish.export_runs", lambda *asked: given.append(asked[3]) or [])
+    monkeypatch.setattr("cluster.commands.exporting.runs_or_names", lambda run, more: (list(more), []))
+    monkeypatch.setattr("cluster.commands.exporting.export_runs", lambda *asked: given.append(asked[3]) or [])
     export("a", "b", to="report")
     export("a", "b", to="report", kind="surface", observable="accuracy", look=FigureOptions(log=False, levels=5))
     assert given == [{}, {"kind": "surface", "observable": "accuracy", "log": False, "levels": 5}]
@@ -177,7 +177,7 @@ def test_several_landscapes_of_one_run_are_written(place, tmp_path):
 
 def test_what_has_other_axes_is_left_out_of_all_and_said(place, tmp_path, monkeypatch):
     said = []
-    monkeypatch.setattr("cluster.commands.publish.write_remark", lambda text, *rest: said.append(text))
+    monkeypatch.setattr("cluster.commands.exporting.write_remark", lambda text, *rest: said.append(text))
 
     def write(names, formats, kind):
         return [each.name for each in export_run(str(place), names, formats, tmp_path / "out", FigureSpec(kind=kind))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import fields
 
-from cluster.commands.publish import FigureOptions
+from cluster.commands.exporting import FigureOptions
 from landscape.views.draw.figure import figure
 
 

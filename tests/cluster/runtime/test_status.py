@@ -13,7 +13,7 @@ import torch
 import zarr
 from torch import Tensor, nn
 
-from cluster.commands.publish import export_run
+from cluster.commands.exporting import export_run
 from cluster.commands.runs import list_ as list_command
 from cluster.commands.runs import status as status_command
 from cluster.runtime.status import is_readable, run_status, status_text, validate_run, validation_text

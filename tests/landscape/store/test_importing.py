@@ -23,7 +23,7 @@ from small_models import (
     write_trajectory,
 )
 
-from cluster.commands.publish import export_run
+from cluster.commands.exporting import export_run
 from cluster.runtime.status import run_status, validate_run
 from landscape import JobError, LandscapeError, NotFoundError, Problem, import_surface, open_run, rename_landscape, run
 from landscape.compute.planning import plan_job
