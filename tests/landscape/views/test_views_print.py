@@ -90,9 +90,15 @@ def check(figure: Any, texts: list[Text], what: str) -> list[label_boxes.Box]:
     return boxes
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("preset", WIDTHS)
-@pytest.mark.parametrize(("name", "kind"), CASES)
+def in_suite(name: str, kind: str, preset: str) -> Any:
+    """A figure of each kind is drawn by every suite, the rest by `make test-faults`: they take minutes."""
+    every = preset == "column" and name in ("a bowl", "a line over two decades", "three axes")
+    return pytest.param(
+        name, kind, preset, marks=[pytest.mark.long] if every else [pytest.mark.long, pytest.mark.faults]
+    )
+
+
+@pytest.mark.parametrize(("name", "kind", "preset"), [in_suite(*case, preset) for case in CASES for preset in WIDTHS])
 def test_all_words_are_whole_and_apart(name: str, kind: str, preset: str, words: Any) -> None:
     ax = PROBLEMS[name].plot(kind=kind, preset=preset)
     figure = ax.figure
@@ -115,6 +121,8 @@ def within(own: label_boxes.Box, ax: Any) -> bool:
     return own[0] >= frame.x0 and own[1] >= frame.y0 and own[2] <= frame.x1 and own[3] <= frame.y1
 
 
+@pytest.mark.long
+@pytest.mark.faults
 @pytest.mark.parametrize("preset", WIDTHS)
 @pytest.mark.parametrize(
     ("mode", "kind"),
