@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.core.errors import JobError, LandscapeError, quoted
+from landscape.core.errors import JobError, quoted
 from landscape.core.grid import Floats
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, QUARANTINED, Surface
 from landscape.views.draw.curve import FILLS, band_name, y_limits
@@ -512,7 +512,6 @@ def plot(surface: Surface, ax: Any = None, kind: str | None = None, **options: A
 
     Raises:
         JobError: an unknown kind, observable, colour scale or option, or one that does not fit.
-        LandscapeError: matplotlib is not installed.
     """
     spec, surface = PlotSpec.of(kind, options), surface.merged()
     chosen = choose_kind(surface, kind)
@@ -533,12 +532,9 @@ def _checked_axes(ax: Any, kind: str) -> Any:
 
     Raises:
         JobError: they are flat and a surface needs three dimensions, or the other way round.
-        LandscapeError: matplotlib is not installed.
     """
-    try:
-        from matplotlib import pyplot
-    except ImportError:
-        raise LandscapeError("plot needs the package matplotlib; `pip install loss-landscape-cluster[plot]`") from None
+    from matplotlib import pyplot
+
     needs_space = kind == "surface"
     if ax is None:
         projection = {"projection": "3d"} if needs_space else {}
