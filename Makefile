@@ -132,7 +132,7 @@ test-frameworks: $(FRAMEWORKS)/.ready
 $(FRAMEWORKS)/.ready: tests/frameworks/requirements.txt tests/frameworks/requirements-no-deps.txt pyproject.toml deploy/constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "make: needs $(PYTHON) with venv; set PYTHON=..." >&2; exit 1; }
 	test -x $(FRAMEWORKS)/bin/python || $(PYTHON) -m venv $(FRAMEWORKS)
-	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/frameworks/requirements.txt -e '.[page,recipes,xarray]'
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/frameworks/requirements.txt -e '.[export,page,ray,recipes,xarray]'
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/frameworks/requirements-no-deps.txt
 	@touch $@
 
@@ -154,7 +154,7 @@ bench-peers: $(PEERS)/.ready
 $(PEERS)/.ready: tests/peers/requirements.txt tests/peers/requirements-no-deps.txt pyproject.toml deploy/constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "make: needs $(PYTHON) with venv; set PYTHON=..." >&2; exit 1; }
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/peers/requirements.txt -e '.[recipes]'
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/peers/requirements.txt -e '.[ray,recipes]'
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/peers/requirements-no-deps.txt
 	@touch $@
 

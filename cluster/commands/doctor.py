@@ -119,10 +119,11 @@ def examine(address: str) -> Iterator[CheckResult]:
     Raises:
         ClusterUnreachableError: no cluster answers, or it refuses this process.
     """
-    import ray
-
-    from cluster.runtime.session import ray_session
+    from cluster.runtime.session import ray_session, refuse_without_ray
     from landscape.job.job import Job
+
+    refuse_without_ray(or_serial=False)
+    import ray
 
     start = time.monotonic()
     answer = check_address(address, allow_open=True)
@@ -297,7 +298,12 @@ def _torch() -> Iterator[CheckResult]:
 
 
 def _ray() -> Iterator[CheckResult]:
-    yield result("ray", GOOD, version("ray"))
+    try:
+        yield result("ray", GOOD, version("ray"))
+    except ImportError:
+        remedy = "workers and clusters need it: pip install 'loss-landscape-cluster[ray]'"
+        yield result("ray", NOTE, "not installed", remedy)
+        return
     address = os.environ.get("RAY_ADDRESS")
     if address:
         yield result("RAY_ADDRESS", NOTE, address, "`landscape run` attaches to it unless --address says otherwise")

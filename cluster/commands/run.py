@@ -212,12 +212,14 @@ def run_demo(out: Path, workers: int) -> int:
         The exit code: 0, or 4 if points are missing or given up.
     """
     from cluster.commands.analysis import texts_of_checks
+    from cluster.runtime.session import refuse_without_ray
     from landscape.analysis.questions import check
     from landscape.compute.recorded_job import collected_landscapes
     from landscape.core.text import seconds_text
     from landscape.job.job import Job
     from landscape.recipes.digits import train
 
+    refuse_without_ray(or_serial=False)
     start = time.monotonic()
     bind(run=str(out.absolute()))
     write_remark("1/4 training LeNet-5 on handwritten digits, the collector attached")

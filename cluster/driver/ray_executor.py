@@ -16,7 +16,7 @@ from cluster.driver.transfer import pack_directions, pack_state
 from cluster.driver.worker import Arrival, LandscapeInputs, WorkerHandle, WorkerQuery
 from cluster.driver.worker_manager import WorkerManager
 from cluster.runtime.logs import graceful_stop
-from cluster.runtime.session import ray_session
+from cluster.runtime.session import ray_session, refuse_without_ray
 from landscape.compute.executor import EvaluationSetting, Executor, LocalExecutor, Shared, WorkItem, unanswered_error
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.compute.serial import RunOptions
@@ -239,6 +239,7 @@ class LazyPool:
             prepared: the job; every later one has its problem and its samples.
         """
         if self._hired is None:
+            refuse_without_ray()
             # Importing Ray takes seconds, in vain where everything is computed here.
             from cluster.driver.pool import Metrics, RayWorkerPool
 

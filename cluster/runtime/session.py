@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,6 +43,7 @@ def ray_session(
         ClusterUnreachableError: nothing answers at the address, or a private Ray does not start, or dies.
         JobError: the job asks for devices or workers that cannot be had, or the cluster takes code from anybody.
     """
+    refuse_without_ray()
     place = address or os.environ.get("RAY_ADDRESS") or "local"
     attached = place != "local"
     answer = check_address(place, allow_open) if attached else "none"
@@ -68,6 +70,20 @@ def ray_session(
                 if started_here:
                     ray.shutdown()
                 tell(ray=False, attached=False)
+
+
+def refuse_without_ray(*, or_serial: bool = True) -> None:
+    """Refuse what only Ray can do where it is not installed.
+
+    Args:
+        or_serial: whether the caller can compute in this process instead.
+
+    Raises:
+        JobError: says what to install.
+    """
+    if find_spec("ray") is None:
+        other = ", or give --serial to compute in this process" if or_serial else ""
+        raise JobError(f"ray: workers and clusters need it; `pip install 'loss-landscape-cluster[ray]'`{other}")
 
 
 @contextlib.contextmanager

@@ -83,6 +83,9 @@ def connect(given: str | None, allow_open: bool = False) -> Any:
         ClusterUnreachableError: no dashboard answers, or it asks for a token that this process does not have.
         JobError: it asks for no token, and its address is not a loopback address.
     """
+    from cluster.runtime.session import refuse_without_ray  # needs torch, which the help of commands does not
+
+    refuse_without_ray(or_serial=False)
     address = dashboard_address(given)
     _refuse_unreachable(address)
     if not allow_open:

@@ -512,7 +512,6 @@ class Surface:
 
         Raises:
             JobError: an unknown kind or option, or one that does not fit this surface or these axes.
-            LandscapeError: matplotlib is not installed.
         """
         return provided("views").plot(self, ax, kind, **options)
 

@@ -71,7 +71,9 @@ def browser() -> Iterator[Browser]:
     try:
         from kaleido import Kaleido
     except ImportError:
-        raise LandscapeError("png, svg and pdf need the package kaleido; `pip install kaleido`") from None
+        raise LandscapeError(
+            "png, svg and pdf need the package kaleido; `pip install 'loss-landscape-cluster[export]'`"
+        ) from None
     path = find_browser()
     if path is None:
         raise LandscapeError(NO_BROWSER)
@@ -343,7 +345,9 @@ def _meshio() -> Any:
     try:
         import meshio
     except ImportError:
-        raise LandscapeError("vtk and stl need the package meshio; `pip install meshio`") from None
+        raise LandscapeError(
+            "vtk and stl need the package meshio; `pip install 'loss-landscape-cluster[export]'`"
+        ) from None
     return meshio
 
 

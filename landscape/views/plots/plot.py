@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from landscape.core.errors import JobError, LandscapeError, quoted
+from landscape.core.errors import JobError, quoted
 from landscape.surface.surface import Surface
 from landscape.views.figure_spec import (
     KIND_TABLE,
@@ -40,7 +40,6 @@ def plot(surface: Surface, ax: Any = None, kind: str | None = None, **options: A
 
     Raises:
         JobError: an unknown kind, observable, colour scale or option, or one that does not fit.
-        LandscapeError: matplotlib is not installed.
     """
     spec, surface = PlotSpec.of(kind, options), surface.merged()
     chosen = choose_kind(surface, kind)
@@ -51,7 +50,6 @@ def plot(surface: Surface, ax: Any = None, kind: str | None = None, **options: A
     data = prepare(surface, spec)
     if chosen == "slices":
         data = slice_at(data, slice_nearest(data))
-    check_installed()
     from landscape.views.plots.pages import Page
 
     with Page(replace(spec, kind=chosen), None if ax is None else [ax], chosen == "surface") as page:
@@ -82,10 +80,8 @@ def plot_compare(
 
     Raises:
         JobError: the landscapes cannot be compared so; or an unknown mode, kind, observable or option.
-        LandscapeError: matplotlib is not installed.
     """
     spec = ComparisonPlotSpec.of(kind, options)
-    check_installed()
     from landscape.views.plots.comparison import draw_comparison
 
     return draw_comparison(landscapes, mode, axes, spec)
@@ -103,10 +99,8 @@ def plot_path(surface: Surface, ax: Any = None, **options: Any) -> Any:
 
     Raises:
         JobError: the landscape has no trajectory on two axes, or an option is impossible.
-        LandscapeError: matplotlib is not installed.
     """
     spec = PlotSpec.of(None, options)
-    check_installed()
     from landscape.views.plots.alone import draw_path
 
     return draw_path(surface.merged(), ax, spec)
@@ -128,25 +122,11 @@ def plot_hessian(
 
     Raises:
         JobError: a width that is not above 0, or an unknown preset.
-        LandscapeError: matplotlib is not installed.
     """
     spec = PlotSpec.of("curve", {"preset": preset})
-    check_installed()
     from landscape.views.plots.alone import draw_density
 
     return draw_density(density, ax, width, spec)
-
-
-def check_installed() -> None:
-    """Refuse to plot without matplotlib.
-
-    Raises:
-        LandscapeError: it is not installed.
-    """
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise LandscapeError("plot needs the package matplotlib; `pip install loss-landscape-cluster[plot]`") from None
 
 
 # ----------------------------------------------------------------------------------------------------
