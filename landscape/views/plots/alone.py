@@ -21,6 +21,7 @@ from landscape.views.plots.plane import SparseTicks, nearest_text, set_plane
 from landscape.views.plots.style import rgb
 from landscape.views.prepare.figure import FigureData, prepare
 from landscape.views.prepare.scale import choose_scale, nice_ticks
+from landscape.views.prepare.words import observable_title
 
 PLACES = 1000  # at which the density is drawn
 DECADES = 6.0  # of the density that are drawn, at most: lower tails are those of the smoothing alone
@@ -66,7 +67,7 @@ def _add_bar(figure: Any, ax: Any, data: FigureData, spec: PlotSpec) -> None:
     bar.set_ticks(SparseTicks(ticks))
     bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: nearest_text(ticks, texts, value)))
     bar.outline.set_linewidth(0.4)
-    bar.set_label(data.observable.replace("_", " "))
+    bar.set_label(observable_title(data.observable))
 
 
 def draw_density(density: SpectralDensity, ax: Any, width: float | None, spec: PlotSpec) -> Any:

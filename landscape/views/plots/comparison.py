@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from landscape.core.errors import JobError, quoted
+from landscape.surface.derived import RISE
 from landscape.views.draw.comparison import WITHIN, comparison_kind, in_errors
 from landscape.views.draw.curve import y_limits
 from landscape.views.draw.style import SeriesStyle, look
@@ -26,11 +27,13 @@ from landscape.views.prepare.comparison import (
     compared,
     prepare_overlay,
     share_scale,
+    with_rise,
 )
 from landscape.views.prepare.difference import DifferenceData, prepare_difference
 from landscape.views.prepare.figure import FigureData, prepare, slice_at, slice_nearest
 from landscape.views.prepare.paths import DrawnPath
 from landscape.views.prepare.smooth import contour_field
+from landscape.views.prepare.words import observable_title
 
 COLUMNS = {None: 3, "column": 2, "page": 3}  # of panels, at most, by the preset
 WITH_BAR = ("topographic", "slices", "surface")
@@ -43,6 +46,8 @@ def draw_comparison(
     """The axes of the comparison, as many as it has panels."""
     items = compared(landscapes)
     check_mode(mode, items, spec.observable)
+    items, drawn = with_rise(items, spec)
+    spec = replace(spec, observable=drawn.observable)
     return {"tiled": _tile, "difference": _differences, "overlay": _overlay}[mode](items, axes, spec)
 
 
@@ -82,6 +87,8 @@ def _tile(items: Sequence[ComparedLandscape], axes: Sequence[Any] | None, spec: 
         raise JobError(
             f"kind: {quoted(spec.kind)} is not drawn with matplotlib for all of them; take landscape.views.compare"
         )
+    if spec.observable == RISE and kinds[0] != "surface":
+        spec = replace(spec, uncertainty=True)  # over a surface it is two more surfaces, which only hide it
     if spec.lock:
         shared = share_scale(items, spec.observable, spec.log, zmin=spec.zmin, zmax=spec.zmax)
         spec = replace(spec, log=shared.log, zmin=shared.low, zmax=shared.high)
@@ -120,7 +127,7 @@ def _flat(data: FigureData) -> FigureData:
 def _bar_of_all(figure: Any, panels: Sequence[FigureData], drawn: Sequence[Any], spec: ComparisonPlotSpec) -> None:
     """The one colour bar of panels that share a scale."""
     bands = band_mappable(panels[0].scale, spec)
-    add_colour_bar(figure, bands, list(drawn), panels[0].scale, panels[0].observable.replace("_", " "))
+    add_colour_bar(figure, bands, list(drawn), panels[0].scale, observable_title(panels[0].observable))
 
 
 def _share_heights(drawn: Sequence[Any]) -> None:
@@ -201,7 +208,7 @@ def _overlay(items: Sequence[ComparedLandscape], axes: Sequence[Any] | None, spe
                 if np.isfinite(height[-1]):
                     mark_end(ax, replace(path, places=(path.places[0], height)), label, style, spec)
         value_axis(ax, ends, data.frame.scale.log)
-        ax.set_ylabel(data.frame.observable.replace("_", " "))
+        ax.set_ylabel(observable_title(data.frame.observable))
         name_axes(ax, data.frame.axes[0].title)
 
     def lines(ax: Any, spec: ComparisonPlotSpec) -> None:

@@ -36,12 +36,12 @@ from landscape.views.plots.marks import (
     plot_paths,
     say_why_empty,
 )
-from landscape.views.plots.style import HALO, HATCHES, INK, QUIET, rgb
+from landscape.views.plots.style import HALO, HATCHES, INK, QUIET, UNCLEAR, rgb
 from landscape.views.prepare.figure import FigureData, legend_name, missing_states, rectangles, square_states
 from landscape.views.prepare.scale import Scale, nice_ticks
 from landscape.views.prepare.smooth import contour_field
 from landscape.views.prepare.uncertainty import NAME
-from landscape.views.prepare.words import fitting_title
+from landscape.views.prepare.words import fitting_title, observable_title
 
 # ----------------------------------------------------------------------------------------------------
 # One axis: the curve with its band of two standard errors.
@@ -60,7 +60,7 @@ def plot_curve(data: FigureData, ax: Any, spec: PlotSpec) -> None:
     if data.seeds is not None:
         band = (np.maximum(bound, low) if data.scale.log else bound for bound in (data.seeds.low, data.seeds.high))
         ax.fill_between(data.seeds.at, *band, color=FILLS["light"], alpha=0.24, linewidth=0, label=NAME)
-    ax.plot(x, shown, color=colour, label=data.observable.replace("_", " "))
+    ax.plot(x, shown, color=colour, label=observable_title(data.observable))
     if data.interpolated is not None or spec.points:
         there = np.isfinite(shown) if data.interpolated is None else data.interpolated == 0
         ax.plot(x[there], shown[there], "o", color=colour, markersize=2.5, label=EVALUATED)
@@ -75,7 +75,7 @@ def plot_curve(data: FigureData, ax: Any, spec: PlotSpec) -> None:
     mark_extrema(ax, data, real=data.scale.real)
     say_why_empty(data, ax.text, ax.transAxes)
     value_axis(ax, y_limits(data), data.scale.log)
-    ax.set_ylabel(data.observable.replace("_", " "))
+    ax.set_ylabel(observable_title(data.observable))
     name_axes(ax, data.axes[0].title)
 
 
@@ -122,7 +122,7 @@ def plot_topographic(data: FigureData, ax: Any, spec: PlotSpec) -> None:
         colour = INK if is_centred(spec.colour_scale, scale) else HALO
         ax.contour(x, y, values, levels=list(scale.ticks), colors=colour, **line)
         if spec.colour_bar:
-            add_colour_bar(ax.figure, bands, [ax], scale, data.observable.replace("_", " "))
+            add_colour_bar(ax.figure, bands, [ax], scale, observable_title(data.observable))
     finish(data, ax, spec, band_shades(spec.colour_scale, scale), Labels(ax))
 
 
@@ -213,9 +213,10 @@ def finish(data: FigureData, ax: Any, spec: PlotSpec, shades: Shades, labels: La
     hatch_missing(ax, data.states, x, y)
     if data.difference is not None:
         ratio = np.ma.masked_invalid(data.difference)
-        ax.contourf(x, y, ratio, levels=[-1.0, 1.0], colors=[HALO], alpha=0.45)
-        ax.contour(x, y, ratio, levels=[1.0], colors=[INK], linestyles="dashed", linewidths=0.9)
-        ax.plot([], [], color=INK, linestyle="dashed", linewidth=0.9, label=data.unclear)
+        within = ax.contourf(x, y, ratio, levels=[-1.0, 1.0], colors="none", hatches=["////"])
+        within.set(edgecolor=UNCLEAR, linewidth=0.0)
+        ax.contour(x, y, ratio, levels=[1.0], colors=[UNCLEAR], linewidths=0.6)
+        ax.fill([], [], facecolor="none", edgecolor=UNCLEAR, hatch="////", linewidth=0.6, label=data.unclear)
     if data.interpolated is not None:
         across, up, _ = edge_places(data)
         ax.plot(across, up, color=HALO, linewidth=1.4, alpha=0.5, gid=QUIET)

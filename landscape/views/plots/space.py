@@ -33,7 +33,7 @@ from landscape.views.prepare.figure import FigureData, legend_name, missing_stat
 from landscape.views.prepare.paths import LAST, START
 from landscape.views.prepare.scale import nice_ticks
 from landscape.views.prepare.smooth import contour_field
-from landscape.views.prepare.words import fitting_title
+from landscape.views.prepare.words import fitting_title, observable_title
 
 FINEST = 120  # lines of the drawn mesh along each axis: more are slow and show nothing new
 LINE_LENGTH = 90  # characters of a line of notes
@@ -97,7 +97,7 @@ def set_scene(ax: Any, data: FigureData, *, show_name: bool) -> None:
         edge.get_major_locator().set_params(nbins=max(2, round(5 * length)))
         # Without a power of ten apart, which would stand on the numbers of another axis.
         edge.set_major_formatter(FuncFormatter(lambda value, _: number_text(value, 3).replace("-", "\u2212")))
-    ax.set_zlabel(data.observable.replace("_", " ") if show_name else "")
+    ax.set_zlabel(observable_title(data.observable) if show_name else "")
 
 
 def add_height_bar(figure: Any, data: FigureData, spec: PlotSpec, axes: list[Any]) -> None:
@@ -108,7 +108,7 @@ def add_height_bar(figure: Any, data: FigureData, spec: PlotSpec, axes: list[Any
     bar.outline.set_linewidth(0.4)
     bar.set_ticks(SparseTicks(ticks))
     bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: nearest_text(ticks, texts, value)))
-    bar.set_label(data.observable.replace("_", " "))
+    bar.set_label(observable_title(data.observable))
 
 
 def _floor(data: FigureData, ax: Any, spec: PlotSpec, floor: float) -> None:

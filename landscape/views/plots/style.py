@@ -20,6 +20,7 @@ HATCHES: dict[int, dict[str, Any]] = {
     NO_SIGN: {"hatch": "\\\\\\", "facecolor": "#f4f1d6", "edgecolor": "#8c8c5a"},
 }
 INK, HALO = "#1c2530", "#ffffff"
+UNCLEAR = "#8d99a8"  # of the hatching where a value cannot be told from that of the origin: seen on pale and on dark
 MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^"}
 LINES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdash": (0, (8, 3))}
 STARS = {"star": "*", "cross": "P", "x": "X", "pentagon": "p"} | MARKERS  # of last snapshots in a comparison
