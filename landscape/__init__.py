@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from landscape.training.thor.optimizer import THOR
     from landscape.training.training import Training
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 _HOMES = {
     "analysis.connect.connect": ("connect",),

@@ -3,13 +3,20 @@
     trajectory   collected over four epochs; PCA of the snapshots, the range fitted, the path drawn
     line         from the last snapshot towards the first; the losses of single samples are kept
     interrupted  stopped in the middle; `whole` is the same job to its end
+    refined      a plane with the levels that its values ask for
+    quantised    a plane, and the same one with weights of 4 bits
+    imported     a table of other software
+    line.landscape, whole.landscape    the run packed with its values, and the job packed
 
-Each is a job file beside its run. What is released is never made again: later versions must open what it wrote.
+Each job has its file beside its run. `line` is measured, too. values.json holds digests of all values, by which later
+versions are compared. What is released is never made again: later versions must open what it wrote.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
 import sys
 import tarfile
 import tempfile
@@ -19,7 +26,7 @@ import torch
 import yaml
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parents[2] / "support")]
 
 COMMON = {
     "problem": "golden_problem:problem", "num_samples": 40, "engine": "eager", "batch_size": 16, "device": "cpu",
@@ -36,7 +43,10 @@ JOBS = {
     "line": {"landscapes": [LINE], "tile": 4, "keep_samples": True},
     "interrupted": {"landscapes": [PLANE], "tile": 3},
     "whole": {"landscapes": [PLANE], "tile": 3},
+    "refined": {"landscapes": [{**PLANE, "size": 9, "refine": {"tolerance": "1%", "points": 200}}], "tile": 8},
+    "quantised": {"landscapes": [PLANE, {"name": "rounded", "like": "plane", "quantise": {"bits": 4}}], "tile": 8},
 }
+TABLE = "alpha,loss\n" + "".join(f"{place / 4},{place * place / 8 + 0.5}\n" for place in range(-4, 5))
 COLLECTED = ("trajectory", "line")
 STOP_AFTER = 25  # checks for a stop, of the interrupted run: some tiles are there, one is cut off
 
@@ -62,11 +72,14 @@ def collect(run: Path) -> None:
 
 
 def main() -> None:
-    from landscape import read_job, run
-    from landscape.core.errors import Interrupted
-    from landscape.store.format import SCHEMA_VERSION
+    from golden_values import digests
 
-    folder = Path(tempfile.mkdtemp()) / f"schema-{SCHEMA_VERSION}"
+    from landscape import __version__, import_surface, read_job, run
+    from landscape.compute.pack import pack
+    from landscape.compute.pack_run import pack_run
+    from landscape.core.errors import Interrupted
+
+    folder = Path(tempfile.mkdtemp()) / f"release-{__version__}"
     folder.mkdir()
     shutil.copy(HERE / "golden_problem.py", folder)
     for name, fields in JOBS.items():
@@ -80,6 +93,13 @@ def main() -> None:
             run(read_job(file), stop=lambda asked=asked, most=most: next(asked) > most)
         except Interrupted:
             assert name == "interrupted"
+    (folder / "table.csv").write_text(TABLE)
+    import_surface(folder / "table.csv", run=folder / "imported", name="theirs")
+    subprocess.run([sys.executable, "-m", "cluster", "measure", "line", "--serial"], cwd=folder, check=True)
+    pack(read_job(folder / "whole.yaml"), folder / "whole.landscape")
+    pack_run(folder / "line", folder / "line.landscape")
+    runs = sorted(place for place in folder.iterdir() if (place / "landscapes.zarr").is_dir())
+    (folder / "values.json").write_text(json.dumps({place.name: digests(place) for place in runs}, indent=1))
     with tarfile.open(HERE / f"{folder.name}.tar.gz", "w:gz") as archive:
         archive.add(folder, arcname=folder.name, filter=lambda info: None if "__pycache__" in info.name else info)
 
