@@ -14,7 +14,7 @@ import pytest
 from packed_scene import PLANE, members_of, small_file, small_problem, with_json, written
 
 from landscape import Job, extend, import_surface, open_run, run
-from landscape.analysis.inspection import inspect_point
+from landscape.analysis.inspection import inspect
 from landscape.compute.pack_run import pack_run
 from landscape.compute.recorded_job import recorded_job
 from landscape.core.errors import JobError, LandscapeError, NotFoundError
@@ -97,9 +97,9 @@ def test_exact_points_of_a_packed_run_have_the_bits_of_its_grid_and_call_no_call
     for name in ("plane", "line"):
         surface = here[name]
         coordinates = [axis.coordinates[1] for axis in surface.axes]
-        assert inspect_point(moved, name, at=coordinates).loss == surface.loss[(1,) * len(coordinates)]
+        assert inspect(moved, name, at=coordinates).loss == surface.loss[(1,) * len(coordinates)]
     with pytest.raises(LandscapeError, match="theirs"):
-        inspect_point(moved, "theirs")
+        inspect(moved, "theirs")
     assert not Path("executed").exists()
 
 
@@ -250,7 +250,7 @@ def test_a_callback_that_the_sender_names_is_not_called(moved, tmp_path, problem
     forget_ours(manifest)
     file = written(tmp_path / "hostile.landscape", {**members, "manifest.json": json.dumps(manifest).encode()})
     with pytest.raises(JobError, match="problem: that of landscape 'plane' is not in the packed run"):
-        inspect_point(file, "plane")
+        inspect(file, "plane")
     assert not Path("executed").exists()
 
 
@@ -261,7 +261,7 @@ def test_weights_of_this_machine_that_the_sender_names_are_not_read(moved, tmp_p
 
     file = written(tmp_path / "hostile.landscape", with_json(moved, "landscapes.zarr/line/zarr.json", name_it))
     with pytest.raises(LandscapeError, match=r"its job names '/etc/weights.safetensors', which it does not hold"):
-        inspect_point(file, "line")
+        inspect(file, "line")
 
 
 def test_a_packed_job_is_no_packed_run():

@@ -13,7 +13,7 @@ import pytest
 from golden_values import digests
 
 from landscape import open_run, read_job, run
-from landscape.analysis.inspection import inspect_point
+from landscape.analysis.inspection import inspect
 from landscape.core.errors import JobError
 from landscape.views import figure
 from landscape.views.report import write_report
@@ -137,7 +137,7 @@ def test_a_packed_run_of_a_release_opens_and_its_points_have_the_bits_of_the_gri
     shutil.rmtree(released / "line")
     (released / "golden_problem.py").unlink()
     surface = open_run(released / "line.landscape")["line"]
-    found = inspect_point(released / "line.landscape", "line", at=[surface.alpha[3]])
+    found = inspect(released / "line.landscape", "line", at=[surface.alpha[3]])
     # Another kind of processor rounds differently.
     assert found.loss == pytest.approx(surface.loss[3], rel=1e-6)
 
