@@ -11,7 +11,7 @@ MINDSPORE := .venv-mindspore
 # The suite stops Ray sessions of its own only. A third process computes while the others wait for Ray, S3 or a child.
 JOBS ?= 3
 
-.PHONY: compiled proto test-faults test-serve bench-serve demo test test-quick lint types docs suite test-page test-slow test-frameworks test-mindspore chaos fuzz bench-peers bench-mindspore bench-page test-pgf pictures notebooks format install clean help
+.PHONY: compiled proto wheel image test-faults test-serve bench-serve demo test test-quick lint types docs suite test-page test-slow test-frameworks test-mindspore chaos fuzz bench-peers bench-mindspore bench-page test-pgf pictures notebooks format install clean help
 
 help:
 	@echo "Use"
@@ -34,6 +34,8 @@ help:
 	@echo "  make notebooks    the studies of notebooks/ executed in full, and their findings in docs/studies.md; ARGS=02 for one of them"
 	@echo "  make proto        the messages of gRPC anew, after a change of cluster/serving/landscape.proto"
 	@echo "  make format       let ruff format the sources"
+	@echo "  make wheel        the sdist and the wheel in dist/, and the demo by that wheel in a new environment outside of here; PYTHON=python3.13"
+	@echo "  make image        the image of deploy/Containerfile, by podman or docker; VARIANT=gpu"
 	@echo "Measure"
 	@echo "  make bench-peers  time per point of public packages and of this one; ARGS=--quick to try, ARGS=--help"
 	@echo "  make bench-mindspore  time per point of MindSpore's SummaryLandscape and of this one; ARGS=--quick to try, ARGS=--help"
@@ -175,10 +177,26 @@ pictures: $(READY) $(BROWSER)
 notebooks: $(READY) $(BROWSER)
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore notebooks/execute.py $(ARGS)
 
+# The wheel is built of the sdist, so that both are whole, and installed in a folder of its own, with what the demo needs.
+wheel: $(READY)
+	@command -v $(PYTHON) >/dev/null || { echo "make: needs $(PYTHON) with venv; set PYTHON=..." >&2; exit 1; }
+	rm -rf dist
+	$(BIN)/python -c "from setuptools.build_meta import build_sdist; build_sdist('dist')" >/dev/null
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist dist/*.tar.gz
+	folder=$$(mktemp -d) && trap "rm -rf $$folder" EXIT && $(PYTHON) -m venv $$folder/environment && \
+	  $$folder/environment/bin/python -m pip install --quiet --disable-pip-version-check -c deploy/constraints.txt \
+	    "$$(ls $(CURDIR)/dist/*.whl)[export,ray,recipes]" && \
+	  cd $$folder && environment/bin/landscape --version && environment/bin/landscape demo && test -s runs/demo/report.html
+
+# CPU_WHEELS names an index with torch without CUDA.
+image:
+	$$(command -v podman || command -v docker || echo podman) build -f deploy/Containerfile $(if $(CPU_WHEELS),--build-arg CPU_WHEELS=$(CPU_WHEELS)) \
+	  --build-arg VARIANT=$(or $(VARIANT),cpu) -t landscape:$(or $(VARIANT),cpu) .
+
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(FRAMEWORKS) $(MINDSPORE) build/docs runs/demo
+	rm -rf $(VENV) $(PEERS) $(FRAMEWORKS) $(MINDSPORE) build/docs dist runs/demo
 	find landscape cluster notebooks tests docs -name __pycache__ -prune -exec rm -rf {} +
