@@ -40,10 +40,10 @@ from landscape.compute.plans import make_evaluator
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.compute.recorded_job import asked_of, recorded_job
-from landscape.compute.reproducibility import compute_reference_point, not_reproduced, recorded_reference_point
+from landscape.compute.reproducibility import refuse_other_values
 from landscape.compute.tasks import Outcome, evaluate, work_at
 from landscape.core.devices import keep_freed_memory
-from landscape.core.errors import JobError, NotFoundError, NotRetried, nearest, quoted
+from landscape.core.errors import JobError, NotFoundError, nearest, quoted
 from landscape.core.folders import open_folder
 from landscape.core.grid import Floats
 from landscape.evaluation.evaluator import Evaluator
@@ -321,7 +321,7 @@ def load_landscape(source: LandscapeSource, beside: Sequence[LoadedLandscape] = 
     evaluator = make_evaluator(prepared, landscape)
     if store is not None:
         with in_folder(prepared.folder):
-            refuse_other_values(store, landscape, evaluator)
+            refuse_other_values(store, landscape.grid, evaluator)
     info = describe_landscape(landscape.grid, landscape.observables, landscape.record, landscape.plan.record())
     return LoadedLandscape(prepared, landscape, evaluator, info, revision_of(source, info, store))
 
@@ -367,29 +367,6 @@ def _same_samples(other: LoadedLandscape, prepared: PreparedJob, landscape: Prep
         and other.landscape.identity["samples"] == landscape.identity["samples"]
         and other.evaluator.plan == landscape.plan
     )
-
-
-def refuse_other_values(store: LandscapeStore, landscape: PreparedLandscape, evaluator: Evaluator) -> None:
-    """Refuse to serve if this process computes other values than the landscape holds. Writes nothing.
-
-    Raises:
-        NotReproduced: the values differ.
-    """
-    expected = recorded_reference_point(store, landscape.grid)
-    if expected is None:
-        return
-    try:
-        reference = compute_reference_point(evaluator, expected.point)
-    except NotRetried as error:
-        raise JobError(str(error)) from error
-    difference = "" if reference is None else reference.differs_from(expected)
-    if reference is None:
-        raise JobError(
-            f"landscape {quoted(store.name)}: the point ({expected.place}) that its record holds cannot be computed "
-            "here; run `landscape check` to see why"
-        )
-    if difference:
-        raise not_reproduced(store.name, expected, reference, difference)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -44,6 +44,11 @@ def remember_problem(run: str, name: str, callback: Callable[[], Any]) -> None:
     _in_memory[run, name] = callback
 
 
+def is_of_memory(store: LandscapeStore) -> bool:
+    """Whether a landscape was computed with a problem in the memory of a process."""
+    return str(store.job.whole.get("problem")).startswith(f"{MEMORY}:")
+
+
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -86,9 +91,8 @@ def find_callback(
     if problem is None and is_packed_copy(run):
         return _own_problem(run, store)
     provenance, ran_in = store.record.provenance, recorded_folder(store)
-    recorded = str(store.job.whole.get("problem"))
-    if problem is None and recorded.startswith(f"{MEMORY}:"):
-        return _place_of_memory(run, store, recorded, folder or ran_in)
+    if problem is None and is_of_memory(store):
+        return _place_of_memory(run, store, folder or ran_in)
     reference = problem or _recorded_problem(store)
     if not isinstance(reference, str):
         return CallbackPlace(reference, folder or ran_in)
@@ -108,12 +112,12 @@ def find_callback(
     raise JobError(_missing(reference, ran_in, provenance))
 
 
-def _place_of_memory(run: str, store: LandscapeStore, recorded: str, folder: Path) -> CallbackPlace:
+def _place_of_memory(run: str, store: LandscapeStore, folder: Path) -> CallbackPlace:
     """The problem that this process holds, else the packed copy of it in the run."""
     callback = _in_memory.get((run, store.name))
     if callback is not None:
         return CallbackPlace(callback, folder)
-    if place := _packed_copy(run, store, recorded):
+    if place := _packed_copy(run, store, str(store.job.whole.get("problem"))):
         return place
     raise JobError(
         f"problem: landscape {quoted(store.name)} was computed with a model in the memory of a process that has ended, "
@@ -215,8 +219,9 @@ def _packed_copy(run: str, store: LandscapeStore, reference: str) -> CallbackPla
     except (OSError, LandscapeError) as error:
         _tell(logging.WARNING, f"the packed copy {quoted(copy.file)} of the run cannot be taken: {message_of(error)}")
         return None
-    of_memory = reference.startswith(f"{MEMORY}:")
-    subject = "its model was in memory" if of_memory else f"the callback {quoted(reference)} is not on this machine"
+    subject = f"the callback {quoted(reference)} is not on this machine"
+    if is_of_memory(store):
+        subject = "its model was in memory"
     other = f"; its values may differ by {copy.difference:.2g} of those of the source" if copy.difference else ""
     _tell(
         logging.WARNING,

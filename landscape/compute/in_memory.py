@@ -23,7 +23,11 @@ import torch
 from torch import Tensor, nn
 
 from landscape.compute.callback_place import MEMORY, remember_problem
+from landscape.compute.plans import make_evaluator
+from landscape.compute.prepare import prepare
+from landscape.compute.recorded_job import recorded_job
 from landscape.compute.refine import run as run_job
+from landscape.compute.reproducibility import NotReproduced, refuse_other_values
 from landscape.core.errors import ComputedOtherwise, Interrupted, JobError, nearest, quoted
 from landscape.core.files import temporary_folder, whole_file
 from landscape.core.folders import locate
@@ -38,6 +42,7 @@ from landscape.model.run_files import SNAPSHOT_FORMAT
 from landscape.model.weight_files import load_weights
 from landscape.problem.callback import load_problem
 from landscape.problem.terms import Problem
+from landscape.problem.user_code import in_folder
 from landscape.store.landscape import LandscapeStore
 from landscape.store.results import Run, open_run
 from landscape.store.runs import NETWORKS, landscape_names
@@ -315,10 +320,13 @@ class Call:
         key = digest({"run": run, "name": first, "fields": repr(sorted(fields.items())), "weights": weights})
         for name in self._names(run, first, key):
             job = Job(run=run, problem=callback, landscapes=[{**spec, "name": name}], **of_job)
+            is_stored = LandscapeStore.find(run, name) is not None
             try:
                 surface = self._compute(job, name)
-            except ComputedOtherwise:
-                if self.name is not None:
+                if is_stored:
+                    refuse_another_function(job, name)
+            except (ComputedOtherwise, NotReproduced):
+                if self.name is not None or not is_stored:
                     raise
                 continue
             remember_problem(run, name, callback)
@@ -352,6 +360,23 @@ class Call:
                 "interrupted: %d of %d points of %r are there; the same call goes on", done, surface.status.size, name
             )
             return surface
+
+
+def refuse_another_function(job: Job, name: str) -> None:
+    """Refuse a stored landscape that has the weights, samples and options of a job, but another loss or architecture.
+
+    Only values tell them apart: they are computed at the origin and at one point beside it. Where the landscape was
+    computed on GPUs, and this process has none, nothing is compared.
+
+    Raises:
+        NotReproduced: the values differ.
+    """
+    store = LandscapeStore.open(job.run_path, name)
+    prepared = prepare(recorded_job(job.run_path, store, job.problem, job.folder), reading=True)
+    (landscape,) = prepared.landscapes
+    if landscape.plan.device == "cpu" or torch.cuda.is_available():
+        with in_folder(prepared.folder):
+            refuse_other_values(store, landscape.grid, make_evaluator(prepared, landscape), on_any_processor=True)
 
 
 def job_in_memory(
@@ -399,9 +424,9 @@ def plane(
 ) -> Surface:  # fmt: skip
     """The loss of a model over a plane through its weights: θ = θ₀ + α·d₁ + β·d₂.
 
-    The model is copied; it may be on any device, in any mode, and be trained on afterwards. The same call again costs
-    no evaluation; after Ctrl-C it goes on. Weights may be given wherever an option names some: a module, a state dict,
-    or a file; the three of `plane` as a list, or as {name: weights}.
+    The model is copied; it may be on any device, in any mode, and be trained on afterwards. The same call again
+    evaluates two points, which tell whether it is the same; after Ctrl-C it goes on. Weights may be given wherever an
+    option names some: a module, a state dict, or a file; the three of `plane` as a list, or as {name: weights}.
 
     Args:
         model: a `torch.nn.Module`; or a `Problem`, a callback that returns one, or its name 'module:function', each

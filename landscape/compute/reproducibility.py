@@ -13,15 +13,16 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 import numpy as np
 
+from landscape.compute.callback_place import is_of_memory
 from landscape.compute.job_warnings import not_finite_warning
 from landscape.compute.reused_values import Extension
 from landscape.core.devices import is_out_of_memory, processor_name
-from landscape.core.errors import Interrupted, JobError
+from landscape.core.errors import Interrupted, JobError, NotRetried, quoted
 from landscape.core.grid import Grid
 from landscape.core.text import finite_or_none
 from landscape.evaluation.evaluator import Evaluator
@@ -204,8 +205,11 @@ def keep_reference_point(store: LandscapeStore, reference: ReferencePoint) -> No
 def difference_from_siblings(store: LandscapeStore, reference: ReferencePoint) -> str:
     """How the loss at the origin contradicts another landscape of the run with the same origin; empty if none.
 
-    A contradiction shows that the code has changed since an earlier landscape of the run.
+    A contradiction shows that the code has changed since an earlier landscape of the run. Problems in memory are not
+    compared: their calls may keep landscapes of several losses in one run.
     """
+    if is_of_memory(store):
+        return ""
     here = reference.origin.get("loss", math.nan)
     plan = store.record.plan
     rounding = COARSE_ROUNDING if plan is not None and plan.precision == "bfloat16" else ROUNDING
@@ -291,6 +295,35 @@ def check_reproduction(
         keep_comparison(store, losses_of_own_model(evaluator, reference), accept_origin=accept_origin)
     keep_why_not_compared(store, extension)
     keep_reference_point(store, reference)
+
+
+def refuse_other_values(
+    store: LandscapeStore, grid: Grid, evaluator: Evaluator, *, on_any_processor: bool = False
+) -> None:
+    """Refuse a landscape if this process computes other values than it holds. Writes nothing.
+
+    Args:
+        on_any_processor: compare up to rounding, not bits, with values of another kind of processor.
+
+    Raises:
+        NotReproduced: the values differ.
+    """
+    expected = recorded_reference_point(store, grid)
+    if expected is None:
+        return
+    try:
+        reference = compute_reference_point(evaluator, expected.point)
+    except NotRetried as error:
+        raise JobError(str(error)) from error
+    if reference is None:
+        raise JobError(
+            f"landscape {quoted(store.name)}: the point ({expected.place}) that its record holds cannot be computed "
+            "here; run `landscape check` to see why"
+        )
+    if on_any_processor and expected.processor != reference.processor:
+        expected = replace(expected, repeatable=False)
+    if difference := reference.differs_from(expected):
+        raise not_reproduced(store.name, expected, reference, difference)
 
 
 # -- the user's own model ------------------------------------------------------------------------------------------

@@ -155,13 +155,13 @@ def test_every_option_of_landscapes_and_jobs_is_an_argument_with_its_text():
 # Cells that are executed again.
 
 
-def test_the_same_call_again_evaluates_no_point_of_the_grid():
+def test_the_same_call_again_evaluates_the_origin_and_one_point():
     first = landscape.plane(make_net(), make_data(), counted, **QUIET)
     CALLS.clear()
     again = landscape.plane(make_net(), make_data(), counted, **QUIET)
     assert (again.run, again.name) == (first.run, first.name)
     np.testing.assert_array_equal(again.loss, first.loss)
-    assert len(CALLS) <= 4, "the first look at what observe returns, no points"
+    assert len(CALLS) <= 10, "the first look at what observe returns, the origin and one point"
 
 
 def test_other_weights_data_and_options_are_landscapes_of_their_own_and_are_found_again():
@@ -176,7 +176,7 @@ def test_other_weights_data_and_options_are_landscapes_of_their_own_and_are_foun
     CALLS.clear()
     again = [call() for call in calls]
     assert [surface.name for surface in again] == [surface.name for surface in surfaces]
-    assert len(CALLS) <= 4 * 5
+    assert len(CALLS) <= 4 * 10
 
 
 def test_a_name_is_kept_and_refuses_another_computation():
@@ -184,6 +184,50 @@ def test_a_name_is_kept_and_refuses_another_computation():
     assert landscape.plane(make_net(), make_data(), name="mine", **QUIET).name == "mine"
     with pytest.raises(ComputedOtherwise, match=r"changed: .*origin"):
         landscape.plane(make_net(1), make_data(), name="mine", **QUIET)
+
+
+def halved(model: nn.Module, batch: Any) -> Tensor:
+    return counted(model, batch) / 2
+
+
+class Scaled(nn.Module):
+    """Its scale is in no state dict."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.net, self.scale = make_net(), scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * self.net(x)
+
+
+@pytest.mark.parametrize("keep", [False, True], ids=["session", "kept run"])
+def test_another_loss_or_architecture_of_the_same_weights_is_another_landscape(tmp_path, keep):
+    place = {"keep": tmp_path / "run", "packed_copy": False} if keep else {}
+    data = make_data()
+    relu = nn.Sequential(*make_net()[:1], nn.ReLU(), *make_net()[2:])
+    calls = {
+        "loss": (make_net(), counted),
+        "other loss": (make_net(), halved),
+        "named loss": (make_net(), "cross_entropy"),
+        "smoothed": (make_net(), nn.CrossEntropyLoss(label_smoothing=0.5)),
+        "other layer": (relu, counted),
+        "scaled": (Scaled(1.0), counted),
+        "scaled otherwise": (Scaled(2.0), counted),
+    }
+    for _ in range(2):
+        found = {words: landscape.line(model, data, loss, **QUIET, **place) for words, (model, loss) in calls.items()}
+        assert len({surface.name for surface in found.values()}) == len(calls)
+        for words, (model, loss) in calls.items():
+            if callable(loss) and not isinstance(loss, nn.Module):
+                with torch.no_grad():
+                    expected = float(loss(model, data).mean())
+                surface = landscape.line(model, data, loss, num_samples=60, size=5, progress=False, **place)
+                assert surface.loss[2] == pytest.approx(expected, rel=1e-5), words
+    np.testing.assert_allclose(found["other loss"].loss, found["loss"].loss / 2, rtol=1e-6)
+    if keep:
+        with pytest.raises(JobError, match="go back to those, or give it another name"):
+            landscape.line(make_net(), data, halved, name=found["loss"].name, **QUIET, **place)
 
 
 def test_the_model_may_be_trained_on_and_is_never_changed():
