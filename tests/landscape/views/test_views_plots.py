@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -15,7 +14,7 @@ from mpl_toolkits.mplot3d import proj3d
 from refined_surfaces import refined
 from synthetic_surfaces import traces
 
-from landscape.core.errors import JobError, LandscapeError
+from landscape.core.errors import JobError
 from landscape.surface.surface import Axis, ProjectedPath, Surface
 from landscape.views.draw.marks import NAME as EDGES
 from landscape.views.plots import plot, rgb
@@ -201,12 +200,6 @@ def test_wrong_options_name_the_right_ones(make: ModuleType) -> None:
         plot(make.quadratic(), logs=True)
     with pytest.raises(JobError, match="colour_scale: unknown 'virids'"):
         plot(make.quadratic(), colour_scale="virids")
-
-
-def test_without_matplotlib_the_message_says_what_to_install(make: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(LandscapeError, match=r"pip install loss-landscape-cluster\[plot\]"):
-        make.quadratic().plot()
 
 
 @pytest.mark.parametrize("height", [1.0, 0.3, 3.0], ids=["square", "flat", "tall"])
