@@ -75,7 +75,7 @@ def test_a_place_must_exist(tmp_path, call):
     view = partial(call, "view", "--no-open", cwd=tmp_path)
     code, _, err = view()
     assert code == 3
-    assert "place 'runs' does not exist; name a run, a folder of runs, or a URL" in err
+    assert "place 'runs' does not exist; name a run, a packed run, a folder of runs, or a URL" in err
     code, _, err = view("--port", "70000")
     assert code == 2
     assert "port: must be from 0 to 65535, not 70000" in err

@@ -47,7 +47,7 @@ def test_a_folder_without_the_right_to_read_is_left_out(tmp_path):
 
 
 def test_a_place_must_exist(tmp_path):
-    with pytest.raises(NotFoundError, match="does not exist; name a run, a folder of runs, or a URL"):
+    with pytest.raises(NotFoundError, match="does not exist; name a run, a packed run, a folder of runs, or a URL"):
         open_place(str(tmp_path / "none"))
     (tmp_path / "file").write_text("")
     with pytest.raises(NotFoundError, match="is a file, not a folder"):
