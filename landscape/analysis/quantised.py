@@ -339,7 +339,7 @@ class QuantisedComparison:
 
     @property
     def ratio(self) -> float:
-        """The unpaired error over the paired one: the median over points where both are known."""
+        """The unpaired error over the paired one, the median over points where both are known."""
         known = np.isfinite(self.stderr) & (self.stderr > 0) & np.isfinite(self.unpaired)
         return float(np.median(self.unpaired[known] / self.stderr[known])) if known.any() else math.nan
 

@@ -89,7 +89,7 @@ class Checks:
 
     @property
     def told(self) -> list[Check]:
-        """The results as they are shown: checks that are not judged for the same reason are joined into one."""
+        """The results as they are shown, where checks that are not judged for the same reason are joined into one."""
         by_reason: dict[str, list[Check]] = {}
         for check in self.of("unjudged"):
             by_reason.setdefault(check.text.removeprefix(f"{check.name}: "), []).append(check)
@@ -113,7 +113,7 @@ class Checks:
 
     @property
     def not_judged(self) -> bool:
-        """Whether it stays open if the picture can be trusted: no check that evaluates the network could be judged.
+        """Whether it stays open if the picture can be trusted, as no check that evaluates the network could be judged.
 
         False for an imported surface, of which only the values can be judged, and if a check does not hold, which is an
         answer.
