@@ -455,8 +455,8 @@ def plane(
         >>> import torch, landscape
         >>> x, y = torch.randn(64, 4, generator=torch.manual_seed(0)), torch.arange(64) % 3
         >>> surface = landscape.plane(torch.nn.Linear(4, 3), (x, y), "cross_entropy", size=5, progress=False)
-        >>> surface.name, surface.loss.shape
-        ('plane', (5, 5))
+        >>> surface.axes[0].record.kind, surface.loss.shape
+        ('random', (5, 5))
     """
     call = Call("plane", problem_of(model, data, loss, metrics), options, keep, name, compute, progress, accept_origin)
     return call.surface(call.run_path(), **_random(2, options))

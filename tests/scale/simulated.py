@@ -34,6 +34,7 @@ from landscape.evaluation.tuning.search import TuningRequest
 from landscape.job.job import Job
 from landscape.store.arrays import Examination
 from landscape.surface.record import Record
+from landscape.surface.record_parts import JobRecord
 
 _STARTED = Receipt(
     details={"host": "simulated", "pid": 0, "node": "", "device": "cpu"},
@@ -233,7 +234,7 @@ class NoStore:
         self.name, self.shape, self.tile_shape, self.path_chunk = "plane", shape, tile_shape, 1
         self.observables, self.record, self.level = ("loss",), Record(), 0
         self.commits = np.zeros(tile_counts(shape, tile_shape), np.uint8)
-        self.arrays = self
+        self.arrays, self.job = self, JobRecord()
 
     def points_in(self, tiles: NDArray[np.bool_]) -> int:
         return int(points_per_tile(self.shape, self.tile_shape)[tiles].sum())
