@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.path import Path
 from matplotlib.text import Text
-from matplotlib.transforms import IdentityTransform
+from matplotlib.transforms import Bbox, IdentityTransform
 from mpl_toolkits.mplot3d import proj3d
 
 from landscape.core.grid import Floats
@@ -72,7 +73,7 @@ class Labels(Artist):
             label.draw(renderer)
 
     def _placed(self, renderer: Any) -> list[Any]:
-        box = self._ax.bbox
+        box = scene_box(self._ax) if hasattr(self._ax, "get_proj") else self._ax.bbox
         corner, area = np.array([box.x0, box.y0]), (float(box.width), float(box.height))
         texts = [[self._text(words) for words in marks.texts] for marks in self.marks]
         tracks = [
@@ -147,6 +148,13 @@ class Labels(Artist):
                         taken.append(tuple(boxes[at]))
                         yield text
                         break
+
+
+def scene_box(ax: Any) -> Bbox:
+    """The box in pixels around the eight corners of a scene, which may be larger or smaller than its axes."""
+    corners = np.array(list(product(ax.get_xlim3d(), ax.get_ylim3d(), ax.get_zlim3d())), np.float64).T
+    places = ax.transData.transform(np.stack(proj3d.proj_transform(*corners, ax.get_proj())[:2], axis=1))
+    return Bbox([places.min(axis=0), places.max(axis=0)])
 
 
 def _size(text: Any, renderer: Any) -> tuple[float, float]:

@@ -21,6 +21,7 @@ MOST_COLUMNS = 5  # of a legend
 KEY = 2.6  # the width of a symbol of a legend and its gap, in sizes of its font
 TALLEST = 1.35  # the height of the axes of a plot at most, in widths
 USUAL = 0.75  # the height of a figure whose axes have no units in common, in widths
+SCENES = 0.9  # the same of scenes side by side, whose legend is below both
 NUMBER = 4.5  # the width of a number at an axis and its gap, in sizes of its font
 EDGE = 0.03  # inches around a figure for print
 
@@ -67,7 +68,8 @@ class Page:
             if settings:
                 rows, columns = self.panels
                 width = width_in_inches(self.spec)
-                size = {"figsize": (width, USUAL * width * rows / columns)}
+                height = SCENES if self.in_space and columns > 1 else USUAL
+                size = {"figsize": (width, height * width * rows / columns)}
             elif self.panels != (1, 1):
                 width, height = pyplot.rcParams["figure.figsize"]
                 size = {"figsize": (0.75 * width * self.panels[1], 0.75 * height * self.panels[0])}

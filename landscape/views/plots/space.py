@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.ticker import FixedLocator, FuncFormatter
+from matplotlib.transforms import Bbox
 
 from landscape.core.text import number_text
 from landscape.views.draw.marks import NAME as FINER
@@ -25,7 +26,7 @@ from landscape.views.draw.space import (
 )
 from landscape.views.draw.style import KEY, are_told_apart, colour_scale, even_shades, line_colours, path_look
 from landscape.views.figure_spec import PlotSpec
-from landscape.views.plots.labels import LabelledMarks, Labels, numbers_of
+from landscape.views.plots.labels import LabelledMarks, Labels, numbers_of, scene_box
 from landscape.views.plots.marks import fill_colours, mark_extrema, mark_origin, say_why_empty
 from landscape.views.plots.plane import SparseTicks, nearest_text
 from landscape.views.plots.style import HATCHES, INK, LINES, MARKERS, QUIET, plain_label, rgb, small
@@ -180,9 +181,9 @@ def _paths(data: FigureData, ax: Any, spec: PlotSpec, overlays: Sequence[PathInS
 # ----------------------------------------------------------------------------------------------------
 # Scenes laid out for print: matplotlib's layouts reserve room for them that they do not use.
 
-ZOOMS, HALVINGS = (0.4, 1.9), 6
+ZOOMS, HALVINGS = (0.4, 2.6), 7
 PADS, BINS = (-4.0, 0.0, 4.0, 8.0, 13.0, 19.0), (4, 3, 2, 1)
-EDGE_PX = 2.0
+EDGE_PX, NEAREST_PX = 2.0, 4.0  # around a scene, and between the title of an axis and a number
 NARROW = 4.0  # inches: a narrower scene names its axes as shortly as it can
 LETTERS = 15  # of the title of an axis in a wider one
 
@@ -204,54 +205,69 @@ def lay_scenes(figure: Any, scenes: Sequence[Any], bars: Sequence[Any]) -> None:
     heavy = [artist for ax in scenes for artist in ax.collections if artist.get_visible()]
     for artist in heavy:  # they need most of the time of a drawing, and no room of their own
         artist.set_visible(False)
+    places = {}
     for ax in scenes:
+        for artist in (*ax.collections, *ax.lines):  # the scene may be larger than its axes, which no one sees
+            artist.set_clip_on(False)
         spot = ax.get_subplotspec()
         left, bottom = spot.colspan.start * wide, low + (grid.nrows - spot.rowspan.stop) * high
-        ax.set_position((left, bottom, wide, high - named))
+        places[ax] = Bbox.from_bounds(left, bottom, wide, high - named)
+        ax.set_position(places[ax])
         for axis in (ax.xaxis, ax.yaxis):
             axis.set_rotate_label(False)
             axis.label.set_rotation(0)
             letters = 0 if wide * figure.get_figwidth() < NARROW else LETTERS
             axis.set_label_text(fitting_title(axis.get_label_text(), letters, 1.0)[0])
     for _ in range(2):  # as titles that were moved off numbers need more room
-        _enlarge(figure, scenes)
+        _enlarge(figure, places)
         for ax in scenes:
             _thin_numbers(figure, ax)
             _move_titles(figure, ax)
-    _enlarge(figure, scenes)
-    for ax in scenes:
+    _enlarge(figure, places)
+    for ax, place in places.items():
         _thin_numbers(figure, ax)
+        if title := ax.get_title(loc="left"):  # above the place of the scene, wherever its axes lie now
+            own = ax.get_position()
+            indent = 3 * EDGE_PX / figure.bbox.width
+            at = {"x": (place.x0 + indent - own.x0) / own.width, "y": (place.y1 - own.y0) / own.height}
+            ax.set_title(title, loc="left", **at)
     for artist in heavy:
         artist.set_visible(True)
 
 
-def _enlarge(figure: Any, scenes: Sequence[Any]) -> None:
-    """The largest zoom at which all words of the axes lie within their places, by halving the range of zooms."""
+def _enlarge(figure: Any, places: Mapping[Any, Bbox]) -> None:
+    """Draw scenes at the largest zoom at which each fits into its place, found by halving; each in the middle of it."""
     low, high = ZOOMS
     for turn in range(HALVINGS + 1):
         zoom = (low + high) / 2 if turn < HALVINGS else low
-        for ax in scenes:
+        for ax in places:
             ax.set_box_aspect(ax.get_box_aspect(), zoom=zoom)
         figure.draw_without_rendering()
-        whole = all(_is_whole(figure, ax) for ax in scenes)
+        whole = all(_spare(figure, ax, place).min() >= 0 for ax, place in places.items())
         low, high = (zoom, high) if whole else (low, zoom)
+    for ax, place in places.items():
+        extent = _extent(figure, ax)
+        middles = [np.array([(box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2]) for box in (place, extent)]
+        ax.set_position(ax.get_position(original=True).translated(*(middles[0] - middles[1])))
+    figure.draw_without_rendering()
 
 
 def _boxes(texts: Sequence[Any], renderer: Any) -> list[Any]:
     return [text.get_window_extent(renderer) for text in texts if text.get_visible() and text.get_text().strip()]
 
 
-def _is_whole(figure: Any, ax: Any) -> bool:
-    """Whether all words on the axes of a scene lie within its place."""
-    place = ax.get_position().transformed(figure.transSubfigure)
+def _extent(figure: Any, ax: Any) -> Bbox:
+    """The box around a scene and all words at its axes, in shares of the figure."""
     words = [word for axis in (ax.xaxis, ax.yaxis, ax.zaxis) for word in (*numbers_of(axis), axis.label)]
-    return all(
-        box.x0 >= place.x0 + EDGE_PX
-        and box.y0 >= place.y0 + EDGE_PX
-        and box.x1 <= place.x1 - EDGE_PX
-        and box.y1 <= place.y1 - EDGE_PX
-        for box in _boxes(words, figure.canvas.get_renderer())
-    )
+    boxes = [scene_box(ax), *_boxes(words, figure.canvas.get_renderer())]
+    return Bbox.union(boxes).transformed(figure.transSubfigure.inverted())
+
+
+def _spare(figure: Any, ax: Any, place: Bbox) -> Any:
+    """The pixels [2] that a scene leaves free in its place, across and up, less a thin edge."""
+    extent = _extent(figure, ax)
+    shares = np.array([place.width - extent.width, place.height - extent.height])
+    return shares * figure.bbox.size - 2 * EDGE_PX
 
 
 def _thin_numbers(figure: Any, ax: Any) -> None:
@@ -285,6 +301,6 @@ def _move_titles(figure: Any, ax: Any) -> None:
             figure.draw_without_rendering()
             axes = (ax.xaxis, ax.yaxis, ax.zaxis)
             everything = [box for other in axes for box in _boxes(numbers_of(other), renderer)]
-            titles = _boxes([axis.label], renderer)
+            titles = [box.padded(NEAREST_PX) for box in _boxes([axis.label], renderer)]
             if not any(title.overlaps(box) for title in titles for box in everything):
                 break

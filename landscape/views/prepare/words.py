@@ -154,6 +154,7 @@ def _ends_there(axis: Axis, found: FoundAxis) -> bool:
 
 SMALLEST = 0.7  # of its font, to which the title of an axis shrinks before it loses words
 PARENTHESES = re.compile(r" \([^()]*\)")
+BEGINNING = re.compile(r"(?<= · ).+ (?=to \S)")  # of "α · the first network to the second"
 
 
 def axis_title(axis: Axis) -> str:
@@ -191,6 +192,7 @@ def short_axis_title(axis: Axis) -> str:
         words = re.sub("^(principal component|PCA component)", "PC", words)
         return f"{words} ({share})" if share else words
     if kind in ("towards", "plane"):
+        label = label.replace("from that line to ", "towards ")
         label = label.removeprefix("from ").replace(" towards ", " to ")
     else:
         label, _, more = label.partition(" (")
@@ -214,7 +216,7 @@ def fitting_title(title: str, most: int, smallest: float = SMALLEST) -> tuple[st
     """The words of an axis title that fit in one line, and the share of its font's size at which they do.
 
     They are never cut off: a long title becomes smaller, then loses what is in parentheses, then what follows a comma,
-    then all but the name of the axis. The caption has it in full.
+    then the beginning of "… to …", then all but the name of the axis. The caption has it in full.
 
     Args:
         most: letters in one line at the whole size.
@@ -225,13 +227,13 @@ def fitting_title(title: str, most: int, smallest: float = SMALLEST) -> tuple[st
     >>> title = "α · random direction, filter-normalised (seed 1)"
     >>> [fitting_title(title, most)[0] for most in (28, 20, 9)]
     ['α · random direction, filter-normalised', 'α · random direction', 'α']
-    >>> fitting_title("α · from one.pt to two.pt", 20), fitting_title("α · from one.pt to two.pt", 20, 1.0)
-    (('α · from one.pt to two.pt', 0.8), ('α', 1.0))
+    >>> [fitting_title("α · one.pt to two.pt", 16, smallest) for smallest in (0.8, 1.0)]
+    [('α · one.pt to two.pt', 0.8), ('α · to two.pt', 1.0)]
     """
     if len(title) <= most:
         return title, 1.0
     plain = PARENTHESES.sub("", title)
-    for words in (title, plain, plain.partition(", ")[0]):
+    for words in (title, plain, plain.partition(", ")[0], BEGINNING.sub("", plain)):
         if smallest * len(words) <= most:
             return words, min(1.0, most / len(words))
     return axis_name(title), 1.0
