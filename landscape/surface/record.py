@@ -145,8 +145,8 @@ class Record:
 
     @property
     def origin_name(self) -> str:
-        """The weights that are the origin: `epoch 10`, a file, `the callback's weights`; empty if not recorded."""
-        return "the callback's weights" if self.origin == "problem" else self.origin or ""
+        """The weights that are the origin: `epoch 10`, a file, `the model as given`; empty if not recorded."""
+        return "the model as given" if self.origin == "problem" else self.origin or ""
 
     @property
     def origin_in_words(self) -> str:

@@ -39,6 +39,8 @@ STEEP = 0.9  # share of λmax: an axis of at least this curvature shows the stee
 # Relative rounding of a mean of losses in the arithmetic of the grid: float32 has 24 bits, bfloat16 has 8, and the mean
 # over samples averages the rounding.
 SINGLE_PRECISION, LOW_PRECISION = 1e-7, 1e-3
+# A smooth loss has steps where its model, or the graph of a packed one, casts to float32.
+WITHOUT_CURVATURE = "the loss has too many kinks, as of ReLU, or steps, as of a cast to float32"
 DOWNHILL = 0.01  # share of λmax: about the accuracy of the eigenvalues from Lanczos
 
 
@@ -165,7 +167,7 @@ class AlongAxis:
         ]  # fmt: skip
         low, high = sorted((LEAST_RATIO * self.curvature, LARGEST_RATIO * self.curvature))
         if not self.has_curvature or not all(low <= value <= high for value in curvatures):
-            return "the loss has too many kinks, as of ReLU, between which derivatives do not tell how it curves"
+            return WITHOUT_CURVATURE + ", between which derivatives do not tell how it curves"
         return ""
 
 
@@ -270,7 +272,7 @@ def judge_derivatives(axes: Sequence[AlongAxis], how: str, samples: int, all_sam
             f"(to {percent(error)})"
         )
         if not has_curvature:
-            text = f"{text}; the loss has too many kinks, as of ReLU, to compare its curvature"
+            text = f"{text}; {WITHOUT_CURVATURE}, to compare its curvature"
         return Judgement("holds", text, value=error, numbers=numbers)
     differences = worst.differences
     values = f"slope {number(differences.slope)}, {how} {number(worst.slope)}"

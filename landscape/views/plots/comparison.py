@@ -57,8 +57,10 @@ def _drawn_on_panels(
     in_space: bool,
     spec: ComparisonPlotSpec,
     finish: Callable[[Any, Sequence[Any]], None] = lambda figure, axes: None,
+    *,
+    most_columns: int | None = None,
 ) -> list[Any]:
-    """Draw each panel on axes of its own, then what they share.
+    """Draw each panel on axes of its own, in at most `most_columns`, then what they share.
 
     Raises:
         JobError: there are fewer or more axes than panels.
@@ -66,7 +68,7 @@ def _drawn_on_panels(
     count = len(draws)
     if axes is not None and np.size(axes) != count:
         raise JobError(f"axes: must be {count}, one per panel, not {np.size(axes)}; make as many, or leave them out")
-    columns = min(count, COLUMNS[spec.preset], math.ceil(math.sqrt(count)) if count > 3 else count)
+    columns = most_columns or min(count, COLUMNS[spec.preset], math.ceil(math.sqrt(count)) if count > 3 else count)
     with Page(spec, axes, in_space, (-(-count // columns), columns)) as page:
         for spare in page.axes[count:]:
             spare.remove()
@@ -116,7 +118,9 @@ def _tile(items: Sequence[ComparedLandscape], axes: Sequence[Any] | None, spec: 
             _bar_of_all(figure, panels, drawn, spec)
 
     draws = [draw_panel(*parts) for parts in zip(items, panels, kinds, strict=True)]
-    return _drawn_on_panels(draws, axes, kinds[0] == "surface", spec, finish)
+    # A curve beside a plane: each has a title of its values, for both of which half a column is too narrow.
+    stacked = spec.preset == "column" and len({kind == "curve" for kind in kinds}) > 1
+    return _drawn_on_panels(draws, axes, kinds[0] == "surface", spec, finish, most_columns=1 if stacked else None)
 
 
 def _flat(data: FigureData) -> FigureData:

@@ -145,6 +145,15 @@ def test_comparisons_are_whole_too_and_share_one_colour_bar(mode: str, kind: str
         assert len({(ax.elev, ax.azim, *ax.get_zlim(), *ax.get_box_aspect()) for ax in axes}) == 1
 
 
+@pytest.mark.long
+def test_a_plane_and_a_line_stand_one_above_the_other_in_a_column(words: Any) -> None:
+    plane = next(surface for surface in PROBLEMS.values() if surface.path is not None and len(surface.axes) == 2)
+    line = PROBLEMS["a line over two decades"]
+    axes = plot_compare([("the path", plane), ("a line", line)], "tiled", preset="column")
+    check(axes[0].figure, words(axes[0].figure), "a plane and a line")
+    assert axes[0].get_position().y0 > axes[1].get_position().y1
+
+
 def test_the_settings_of_the_user_count_without_a_preset(pyplot: Any, words: Any) -> None:
     with matplotlib.rc_context(
         {"font.size": 14, "font.family": "serif", "axes.labelsize": 13, "axes.edgecolor": "red"}

@@ -289,8 +289,8 @@ def test_the_choice_of_an_engine_is_said_in_words(make: ModuleType) -> None:
 def test_the_callbacks_own_weights_are_called_so(make: ModuleType) -> None:
     surface = make.quadratic(5, 5)
     surface = make.with_record(surface, origin="problem")
-    assert dict(landscape_rows(surface))["origin"] == "the callback's weights"
-    assert "Origin: the callback's weights" in caption(surface, "loss")
+    assert dict(landscape_rows(surface))["origin"] == "the model as given"
+    assert "Origin: the model as given" in caption(surface, "loss")
 
 
 def test_missing_attributes_cost_no_page(make: ModuleType, tmp_path: Path) -> None:
