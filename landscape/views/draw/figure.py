@@ -423,6 +423,11 @@ def caption(surface: Surface, kind: str | None = None, *, latex: bool = False, *
     Raises:
         JobError: as for `figure`.
     """
+    if not isinstance(surface, Surface):
+        raise JobError(
+            f"caption: must be given one surface, not {quoted(type(surface).__name__)}; the captions of a comparison "
+            "are those of its figures: [figure.caption for figure in landscape.views.compare_figures(…)]"
+        )
     spec = FigureSpec.of(kind, options)
     title = spec.title if isinstance(spec.title, str) else f"{surface.name}: {observable_title(spec.observable)}"
     words = f"{title}. {draw(surface, spec).layout.meta['caption']}"

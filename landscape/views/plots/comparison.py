@@ -38,6 +38,7 @@ from landscape.views.prepare.words import observable_title
 COLUMNS = {None: 3, "column": 2, "page": 3}  # of panels, at most, by the preset
 WITH_BAR = ("topographic", "slices", "surface")
 STAR_SIZE = 5.0  # in widths of the path
+MOST_STACKED = 3  # panels above one another, which more would make higher than a page
 
 
 def draw_comparison(
@@ -118,8 +119,9 @@ def _tile(items: Sequence[ComparedLandscape], axes: Sequence[Any] | None, spec: 
             _bar_of_all(figure, panels, drawn, spec)
 
     draws = [draw_panel(*parts) for parts in zip(items, panels, kinds, strict=True)]
-    # A curve beside a plane: each has a title of its values, for both of which half a column is too narrow.
-    stacked = spec.preset == "column" and len({kind == "curve" for kind in kinds}) > 1
+    # Half a column is too narrow for a colour bar beside the panels, and for the titles of a curve and a plane.
+    wide = len({kind == "curve" for kind in kinds}) > 1 or (shares_bar and len(items) <= MOST_STACKED)
+    stacked = spec.preset == "column" and wide
     return _drawn_on_panels(draws, axes, kinds[0] == "surface", spec, finish, most_columns=1 if stacked else None)
 
 

@@ -143,20 +143,29 @@ def _add_legend(figure: Any, axes: Sequence[Any]) -> None:
 
 
 def _fit_titles(figure: Any, axes: Sequence[Any], titles: dict[Any, str]) -> bool:
-    """Shorten the titles of axes that are longer than their axes; they lose words, not size. Whether any changed."""
-    renderer, changed = figure.canvas.get_renderer(), False
-    for ax in axes:
-        for name, axis in (("x", ax.xaxis), ("y", ax.yaxis)):
-            before, title = (axis.get_label_text(), axis.label.get_size()), titles[ax, name]
-            axis.label.set_fontsize(pyplot.rcParams["axes.labelsize"])
-            axis.set_label_text(title)
-            if title and not hasattr(ax, "plot_surface"):
-                room, extent = _room(figure, ax, name), axis.label.get_window_extent(renderer)
-                length = extent.width if name == "x" else extent.height
-                if length > room:
-                    axis.set_label_text(fitting_title(title, int(len(title) * room / length), 1.0)[0])
-            changed |= before != (axis.get_label_text(), axis.label.get_size())
-    return changed
+    """Shorten the titles of axes that are longer than their axes, alike in all panels; they lose words, not size.
+
+    Returns:
+        Whether any changed.
+    """
+    renderer = figure.canvas.get_renderer()
+    shown = {(ax, name): getattr(ax, f"{name}axis") for ax in axes for name in "xy"}
+    before = [(axis.get_label_text(), axis.label.get_size()) for axis in shown.values()]
+    forms: dict[str, str] = {}
+    for (ax, name), axis in shown.items():
+        title = titles[ax, name]
+        axis.label.set_fontsize(pyplot.rcParams["axes.labelsize"])
+        axis.set_label_text(title)
+        fitting = title
+        if title and not hasattr(ax, "plot_surface"):
+            room, extent = _room(figure, ax, name), axis.label.get_window_extent(renderer)
+            length = extent.width if name == "x" else extent.height
+            if length > room:
+                fitting = fitting_title(title, int(len(title) * room / length), 1.0)[0]
+        forms[title] = min(forms.get(title, fitting), fitting, key=len)
+    for key, axis in shown.items():
+        axis.set_label_text(forms[titles[key]])
+    return before != [(axis.get_label_text(), axis.label.get_size()) for axis in shown.values()]
 
 
 def _fit_bars(figure: Any, bars: Sequence[Any], titles: dict[Any, str]) -> bool:

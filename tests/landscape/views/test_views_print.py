@@ -15,6 +15,8 @@ import pytest
 matplotlib = pytest.importorskip("matplotlib")
 from matplotlib.text import Text  # noqa: E402
 
+from landscape.core.errors import JobError  # noqa: E402
+from landscape.views import caption  # noqa: E402
 from landscape.views.figure_spec import kinds_of  # noqa: E402
 from landscape.views.plots.plot import plot_compare  # noqa: E402
 
@@ -152,6 +154,21 @@ def test_a_plane_and_a_line_stand_one_above_the_other_in_a_column(words: Any) ->
     axes = plot_compare([("the path", plane), ("a line", line)], "tiled", preset="column")
     check(axes[0].figure, words(axes[0].figure), "a plane and a line")
     assert axes[0].get_position().y0 > axes[1].get_position().y1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["topographic", "surface", "contour"])
+def test_planes_with_a_bar_are_stacked_in_a_column_and_axes_of_one_title_have_one_form_of_it(kind: str) -> None:
+    plane = next(surface for surface in PROBLEMS.values() if surface.path is None and len(surface.axes) == 2)
+    axes = plot_compare([("one", plane), ("two", plane)], "tiled", kind=kind, preset="column")
+    assert (axes[0].get_position().y0 > axes[1].get_position().y1) == (kind != "contour")
+    for name in ("get_xlabel", "get_ylabel"):
+        assert len({getattr(ax, name)() for ax in axes}) == 1
+
+
+def test_a_caption_is_that_of_one_surface() -> None:
+    with pytest.raises(JobError, match="compare_figures"):
+        caption(list(PROBLEMS.values())[:2])
 
 
 def test_the_settings_of_the_user_count_without_a_preset(pyplot: Any, words: Any) -> None:
