@@ -361,6 +361,12 @@ def test_weights_of_a_quantised_landscape_are_rounded():
     assert len(surface.weights(0.0)["0.weight"][0].unique()) <= 4
 
 
+def test_the_job_of_data_with_fewer_samples_than_the_default_takes_all_of_them(tmp_path):
+    surface = landscape.line(make_net(), make_data(), progress=False, size=3, precision="float64")
+    job = landscape.read_job(surface.job(tmp_path / "job.yaml"))
+    np.testing.assert_allclose(run(job, progress=False)[surface.name].loss, surface.loss, rtol=1e-12)
+
+
 @pytest.mark.parametrize("call", ["plane", "between"])
 def test_the_written_job_computes_the_same_landscape(tmp_path, monkeypatch, call):
     monkeypatch.chdir(tmp_path)
@@ -379,6 +385,26 @@ def test_the_written_job_computes_the_same_landscape(tmp_path, monkeypatch, call
     assert "engine" not in text
     assert "batch_size" not in text
     assert str(Path(surface.run).parent) not in text, "nothing of it lies in the folder that this process deletes"
+
+
+def test_a_job_file_replaces_only_what_surfaces_wrote(tmp_path):
+    surface = landscape.line(make_net(), make_data(), **QUIET)
+    assert surface.job(tmp_path / "mine.yaml") == surface.job(tmp_path / "mine.yaml")
+    (tmp_path / "own.yaml").write_text("run: runs/mine\n")
+    (tmp_path / "packed.landscape").write_text("of another job")
+    for name in ("own.yaml", "packed.yaml", "packed.landscape", ""):
+        with pytest.raises(JobError, match="path: "):
+            surface.job(tmp_path / name)
+    assert (tmp_path / "own.yaml").read_text() == "run: runs/mine\n"
+    assert (tmp_path / "packed.landscape").read_text() == "of another job"
+
+
+def test_the_job_of_networks_with_similar_names_has_a_file_of_each(tmp_path):
+    nets = dict(zip(("a b", "a-b", "a/b"), map(make_net, range(3)), strict=True))
+    surface = landscape.plane(make_net(), make_data(), plane=nets, **QUIET)
+    job = landscape.read_job(surface.job(tmp_path / "job.yaml"))
+    assert len(set(job.landscapes[0].plane)) == 3
+    assert all((tmp_path / file).is_file() for file in job.landscapes[0].plane)
 
 
 def test_the_job_of_checkpoints_in_a_temporary_run_is_refused():
