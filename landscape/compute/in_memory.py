@@ -9,11 +9,13 @@ from __future__ import annotations
 import atexit
 import inspect
 import logging
+import os
 import re
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from textwrap import fill
 from typing import Any, TypeVar
@@ -169,12 +171,19 @@ class Session:
     """The landscapes of each call, the last one first, by the digest of all that it was given but its data."""
 
 
-@cache
+_sessions: dict[int, Session] = {}  # by the number of the process
+_making_session = threading.Lock()
+_computing: dict[str, threading.RLock] = {}  # run → held by the thread that computes there
+
+
 def session() -> Session:
-    """The one of this process; its folder is deleted when the process ends."""
-    stack = ExitStack()
-    atexit.register(stack.close)
-    return Session(stack.enter_context(temporary_folder()))
+    """The one of this process; its folder is deleted when the process ends. A fork of the process has its own."""
+    with _making_session:
+        if os.getpid() not in _sessions:
+            stack = ExitStack()
+            atexit.register(stack.close)
+            _sessions[os.getpid()] = Session(stack.enter_context(temporary_folder()))
+        return _sessions[os.getpid()]
 
 
 def _weights_of(network: nn.Module | Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -318,21 +327,22 @@ class Call:
         weights = state_digest(state_of(self.problem.model))
         first = self.name or self.function
         key = digest({"run": run, "name": first, "fields": repr(sorted(fields.items())), "weights": weights})
-        for name in self._names(run, first, key):
-            job = Job(run=run, problem=callback, landscapes=[{**spec, "name": name}], **of_job)
-            is_stored = LandscapeStore.find(run, name) is not None
-            try:
-                surface = self._compute(job, name)
-                if is_stored:
-                    refuse_another_function(job, name)
-            except (ComputedOtherwise, NotReproduced):
-                if self.name is not None or not is_stored:
-                    raise
-                continue
-            remember_problem(run, name, callback)
-            known = session().names.setdefault(key, [])
-            session().names[key] = [name, *(other for other in known if other != name)]
-            return surface
+        with _computing.setdefault(run, threading.RLock()):  # a run has one writer, so that threads wait here
+            for name in self._names(run, first, key):
+                job = Job(run=run, problem=callback, landscapes=[{**spec, "name": name}], **of_job)
+                is_stored = LandscapeStore.find(run, name) is not None
+                try:
+                    surface = self._compute(job, name)
+                    if is_stored:
+                        refuse_another_function(job, name)
+                except (ComputedOtherwise, NotReproduced):
+                    if self.name is not None or not is_stored:
+                        raise
+                    continue
+                remember_problem(run, name, callback)
+                known = session().names.setdefault(key, [])
+                session().names[key] = [name, *(other for other in known if other != name)]
+                return surface
         raise AssertionError("a free name is among those tried")
 
     def _names(self, run: str, first: str, key: str) -> list[str]:

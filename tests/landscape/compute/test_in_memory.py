@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -482,6 +483,31 @@ print(landscape.line(torch.nn.Linear(2, 2), data, size=3, progress=False).run)
     place = in_python(code).stdout.strip()
     assert place
     assert not Path(place).exists()
+
+
+def test_a_fork_that_ends_leaves_the_folder_and_has_its_own():
+    code = """
+import os, sys, torch, landscape
+data = torch.ones(8, 2), torch.zeros(8).long()
+call = lambda: landscape.line(torch.nn.Linear(2, 2), data, size=3, progress=False)
+surface = call()
+child = os.fork()
+if child == 0:
+    sys.exit(call().run == surface.run)
+print(os.waitpid(child, 0)[1], len(surface.weights(0)))
+"""
+    done = in_python(code)
+    assert done.stdout.split() == ["0", "2"], done.stderr
+
+
+def test_threads_wait_for_each_other_in_a_run(tmp_path):
+    def call(net: nn.Module) -> landscape.Surface:
+        return landscape.line(net, make_data(), keep=tmp_path / "run", packed_copy=False, **QUIET)
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(call, map(make_net, (0, 1, 2, 0))))
+    assert len({surface.name for surface in found}) == 3
+    assert found[0].name == found[3].name
 
 
 # ----------------------------------------------------------------------------------------------------
