@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,8 @@ def weights_at(surface: Surface, point: Sequence[float]) -> dict[str, Tensor]:
     if len(point) != len(surface.axes):
         names = ", ".join(axis.name for axis in surface.axes)
         raise JobError(f"weights: must be given a coordinate for each of {names}, not {len(point)} of them")
+    if not all(isinstance(value, Real) and math.isfinite(value) for value in point):
+        raise JobError(f"weights: must be given finite numbers, not {quoted(tuple(point))}")
     prepared = prepare(recorded_job(run, LandscapeStore.open(run, name)), reading=True)
     (landscape,) = prepared.landscapes
     loaded = LoadedModel(prepared.problem.model, landscape.plan, torch.device("cpu"))

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -329,6 +329,11 @@ def test_a_path_of_checkpoints_of_every_form(tmp_path, form):
     assert (again.run, again.name) == (surface.run, surface.name)
 
 
+def test_a_generator_of_checkpoints_loses_none():
+    surface = landscape.path(make_net(), (net for net in checkpoints()), make_data(), **QUIET)
+    assert surface.path.step.tolist() == [1, 2, 3, 4]
+
+
 def test_a_path_of_a_kept_run_of_itself_and_checkpoints_that_are_none(tmp_path):
     nets = checkpoints()
     kept = landscape.path(nets[0], nets, make_data(), keep=tmp_path / "run", packed_copy=False, **QUIET)
@@ -355,6 +360,9 @@ def test_weights_of_a_point_have_its_loss_with_tied_tensors_and_buffers():
     assert loss == pytest.approx(surface.loss[1, 3], rel=1e-6)
     with pytest.raises(JobError, match="a coordinate for each of alpha, beta, not 1"):
         surface.weights(0.5)
+    for wrong in ("a", float("nan")):
+        with pytest.raises(JobError, match="weights: must be given finite numbers"):
+            surface.weights(wrong, 0)
 
 
 def test_weights_of_a_quantised_landscape_are_rounded():
@@ -510,31 +518,17 @@ def test_threads_wait_for_each_other_in_a_run(tmp_path):
     assert found[0].name == found[3].name
 
 
-# ----------------------------------------------------------------------------------------------------
-# What is refused.
+class Pair(NamedTuple):
+    inputs: Any
+    targets: Any
 
 
-@pytest.mark.parametrize(
-    "options, words",
-    [
-        ({"sise": 5}, "plane: unknown option 'sise'; did you mean 'size'"),
-        ({"size": 1}, "size"),
-        ({"loss": "crossentropy"}, "loss: unknown 'crossentropy'; did you mean 'cross_entropy'"),
-        ({"loss": 3}, "loss: must be a name such as 'cross_entropy', a criterion, or a function"),
-        ({"data": None}, "data: must be given with a model"),
-        ({"loss": counted, "metrics": ["accuracy"]}, "metrics: goes with a criterion"),
-        (
-            {"keep": "s3://nowhere/run", "plane": [make_net(), make_net(1), make_net(2)]},
-            "keep: must be a folder where networks are in memory",
-        ),
-        ({"directions": [{"kind": "towards", "target": "absent.pt"}]}, "absent.pt"),
-    ],
-)
-def test_what_cannot_be_used_is_refused_in_a_line(options, words):
-    arguments = {"data": make_data(), "loss": "cross_entropy", **options}
-    with pytest.raises(landscape.LandscapeError, match=words.replace("(", r"\(")) as refused:
-        landscape.plane(make_net(), progress=False, **arguments)
-    assert len(str(refused.value).splitlines()) <= 2
+def test_arrays_backwards_of_another_byte_order_and_in_named_tuples_are_data():
+    x, y = (tensor.numpy() for tensor in make_data())
+    expected = landscape.line(make_net(), (x.copy(), y.copy()), progress=False, num_samples=60, size=3).loss
+    for data in ((x[::-1], y[::-1]), (x.astype(">f4"), y.astype(">i8")), Pair(x, y)):
+        found = landscape.line(make_net(), data, progress=False, num_samples=60, size=3)
+        np.testing.assert_allclose(found.loss, expected, rtol=1e-6)
 
 
 def test_a_run_of_the_same_name_is_opened_as_any_other(tmp_path):
