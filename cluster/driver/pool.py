@@ -53,7 +53,7 @@ from landscape.compute.executor import Shared, WorkItem
 from landscape.compute.prepared import PreparedJob
 from landscape.compute.tasks import Task, Work
 from landscape.core.devices import host_limit
-from landscape.core.errors import printable
+from landscape.core.errors import JobError, one_line, printable
 from landscape.core.progress import stage
 from landscape.evaluation.tuning.search import TuningRequest
 from landscape.problem.batches import Samples, TensorSamples
@@ -91,7 +91,13 @@ class RayWorkerPool:
         self._asked = asked or prepared.job.workers
         self._samples = share_samples(prepared.samples, min(host_limit(), object_store_room()))
         callback = prepared.job.problem
-        portable = callback if isinstance(callback, str) else [ray.put(callback)]
+        try:
+            portable = callback if isinstance(callback, str) else [ray.put(callback)]
+        except TypeError as error:  # Ray shows the tree of all that it holds
+            raise JobError(
+                "problem: cannot be sent to workers, since its model, loss or data holds what cannot be pickled "
+                f"({one_line(error.__cause__ or error, 120)}); make that when the function is called, or compute here"
+            ) from error
         path = tuple(map(os.path.abspath, sys.path))
         self._source = ProblemSource(portable, prepared.job.folder, path, look_of(prepared), prepared.network)
         self._hired = 0

@@ -25,7 +25,8 @@ from landscape.analysis.measures.requested import (
 from landscape.analysis.quantised import Compare, QuantisedComparison, asked_bits, compare_landscapes, sides_of
 from landscape.compute.callback_place import Callback
 from landscape.compute.executor import Executors, local_executors
-from landscape.compute.in_memory import Model, job_in_memory
+from landscape.compute.in_memory import job_in_memory
+from landscape.compute.problem_in_memory import Model
 from landscape.core.errors import JobError, LandscapeError, quoted
 from landscape.core.progress import show_progress
 from landscape.job.job import Job

@@ -9,38 +9,39 @@ from __future__ import annotations
 import atexit
 import inspect
 import logging
+import os
 import re
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from dataclasses import dataclass, field
+from functools import partial
+from numbers import Integral
 from pathlib import Path
 from textwrap import fill
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from landscape.compute.callback_place import MEMORY, remember_problem
+from landscape.compute.callback_place import remember_problem
 from landscape.compute.plans import make_evaluator
 from landscape.compute.prepare import prepare
+from landscape.compute.problem_in_memory import Model, ProblemInMemory, problem_of
 from landscape.compute.recorded_job import recorded_job
 from landscape.compute.refine import run as run_job
 from landscape.compute.reproducibility import NotReproduced, refuse_other_values
-from landscape.core.errors import ComputedOtherwise, Interrupted, JobError, nearest, quoted
+from landscape.core.errors import ComputedOtherwise, Interrupted, JobError, LandscapeError, nearest, quoted
 from landscape.core.files import temporary_folder, whole_file
 from landscape.core.folders import locate
 from landscape.core.text import digest
-from landscape.evaluation.model_state import private_copy
 from landscape.job.directions.base import DEFAULT_IGNORE
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape
 from landscape.model.checkpoint_import import import_checkpoints
-from landscape.model.parameters import State, state_digest, state_of
+from landscape.model.parameters import State, persistent_buffers, state_digest, state_of
 from landscape.model.run_files import SNAPSHOT_FORMAT
-from landscape.model.weight_files import load_weights
-from landscape.problem.callback import load_problem
+from landscape.model.weight_files import load_weights, unusual_kind
 from landscape.problem.terms import Problem
 from landscape.problem.user_code import in_folder
 from landscape.store.landscape import LandscapeStore
@@ -51,110 +52,8 @@ from landscape.surface.surface import NOT_COMPUTED, Surface
 log = logging.getLogger("landscape")
 
 F = TypeVar("F", bound=Callable[..., Any])
-Model = nn.Module | Problem | Callable[[], Problem] | str
 Network = nn.Module | Mapping[str, Tensor] | str | Path | int
 Compute = Callable[[Job], Run]
-
-# ----------------------------------------------------------------------------------------------------
-# The problem: a model, its data, and a loss by name, as a criterion, or as a function of model and batch.
-
-CAUSAL_LM = "causal_lm"
-
-
-class LossOfBatch:
-    """The `observe` of a user's function (model, batch) -> loss of each sample, or {"loss": …, …}."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-
-    def __call__(self, model: nn.Module, batch: Any) -> Mapping[str, Tensor]:
-        values = self._function(model, batch)
-        return values if isinstance(values, Mapping) else {"loss": values}
-
-
-def problem_of(model: Model, data: Any, loss: Any = "cross_entropy", metrics: Any = None) -> Problem:
-    """The problem of a model in memory; the model is copied, so that it may be trained on.
-
-    Args:
-        model: the network; or a whole `Problem`, a callback that returns one, or its name, without data and loss.
-        data: as for `Problem`; arrays of numpy serve too.
-        loss: the name of a loss of torch.nn.functional such as "cross_entropy" or "mse", or "causal_lm"; a criterion,
-            that is a module or function (outputs, targets) with a `reduction`; or any function (model, batch) that
-            returns the loss of each sample [n], or a dict of observables with `loss` among them.
-        metrics: as for `Problem.supervised`; beside a loss by name or a criterion only.
-
-    Raises:
-        JobError: data is missing, or the loss is none of these.
-    """
-    if not isinstance(model, nn.Module):
-        if data is not None:
-            raise JobError(
-                f"data: goes with a torch.nn.Module alone, and model is {quoted(model)}, which brings its own; leave "
-                "it out"
-            )
-        problem = model if isinstance(model, Problem) else load_problem(model, Path.cwd())
-        return replace(problem, model=private_copy(problem.model)[0])
-    if data is None:
-        raise JobError(
-            "data: must be given with a model: tensors (inputs, targets), a data set, or a DataLoader; not None"
-        )
-    copied, data = private_copy(model)[0], _as_tensors(data)
-    if loss == CAUSAL_LM:
-        return Problem.causal_lm(copied, data)
-    if isinstance(loss, str):
-        return Problem.supervised(copied, data, _loss_named(loss), metrics)
-    if isinstance(loss, nn.Module) or "reduction" in _parameters(loss):
-        return Problem.supervised(copied, data, loss, metrics)
-    if not callable(loss):
-        raise JobError(
-            f"loss: must be a name such as 'cross_entropy', a criterion, or a function (model, batch) -> loss of each "
-            f"sample, not {quoted(loss)}"
-        )
-    if metrics is not None:
-        raise JobError(
-            "metrics: goes with a criterion (outputs, targets), and loss is a function (model, batch); let it return "
-            '{"loss": …, "accuracy": …} instead'
-        )
-    return Problem(copied, data, LossOfBatch(loss))
-
-
-def _as_tensors(data: Any) -> Any:
-    """Arrays of numpy as tensors that share their memory; anything else as it is."""
-    if isinstance(data, np.ndarray):
-        return torch.from_numpy(data)
-    if isinstance(data, (tuple, list)) and any(isinstance(part, np.ndarray) for part in data):
-        return type(data)(map(_as_tensors, data))
-    return data
-
-
-def _parameters(function: Any) -> Mapping[str, inspect.Parameter]:
-    try:
-        return inspect.signature(function).parameters
-    except (TypeError, ValueError):  # of a function in C, or no function at all
-        return {}
-
-
-def _loss_named(name: str) -> Callable[..., Tensor]:
-    """The function of torch.nn.functional with this name, also without its `_loss`: "mse" for `mse_loss`."""
-    known = [word for word in dir(nn.functional) if "reduction" in _parameters(getattr(nn.functional, word))]
-    found = next((word for word in (name, f"{name}_loss") if word in known), None)
-    if found is None:
-        raise JobError(f"loss: unknown {quoted(name)}; {nearest(name, [*known, CAUSAL_LM])}")
-    function: Callable[..., Tensor] = getattr(nn.functional, found)
-    return function
-
-
-class ProblemInMemory:
-    """The callback of a job whose problem is in memory."""
-
-    def __init__(self, problem: Problem) -> None:
-        self._problem = problem
-        # What jobs and records call it; no module can have this name.
-        self.__module__, self.__qualname__ = MEMORY, f"<{type(problem.model).__name__}>"
-
-    def __call__(self) -> Problem:
-        return self._problem
-
 
 # ----------------------------------------------------------------------------------------------------
 # Where the values are kept, and the weights that a call names as tensors.
@@ -169,16 +68,27 @@ class Session:
     """The landscapes of each call, the last one first, by the digest of all that it was given but its data."""
 
 
-@cache
+_sessions: dict[int, Session] = {}  # by the number of the process
+_making_session = threading.Lock()
+_computing: dict[str, threading.RLock] = {}  # run → held by the thread that computes there
+
+
 def session() -> Session:
-    """The one of this process; its folder is deleted when the process ends."""
-    stack = ExitStack()
-    atexit.register(stack.close)
-    return Session(stack.enter_context(temporary_folder()))
+    """The one of this process; its folder is deleted when the process ends. A fork of the process has its own."""
+    with _making_session:
+        if os.getpid() not in _sessions:
+            stack = ExitStack()
+            atexit.register(stack.close)
+            _sessions[os.getpid()] = Session(stack.enter_context(temporary_folder()))
+        return _sessions[os.getpid()]
 
 
-def _weights_of(network: nn.Module | Mapping[str, Tensor]) -> dict[str, Tensor]:
-    state = state_of(network) if isinstance(network, nn.Module) else network
+def _weights_of(network: nn.Module | Mapping[str, Tensor], called: Any) -> dict[str, Tensor]:
+    is_module = isinstance(network, nn.Module)
+    state = {**dict(network.named_parameters()), **persistent_buffers(network)} if is_module else network
+    for name, tensor in state.items():
+        if kind := unusual_kind(tensor):
+            raise JobError(f"weights {quoted(str(called))}: {quoted(name)} is {kind}; give ordinary tensors")
     return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
 
 
@@ -190,10 +100,12 @@ def _is_network(value: Any) -> bool:
 def _write_weights(weights: State, file: Path) -> str:
     from safetensors.torch import save_file
 
-    file.parent.mkdir(parents=True, exist_ok=True)
-    if not file.exists():
-        with whole_file(file) as temporary:
-            save_file(dict(weights), temporary, {"format": SNAPSHOT_FORMAT})
+    try:
+        if not file.exists():
+            with whole_file(file) as temporary:
+                save_file(dict(weights), temporary, {"format": SNAPSHOT_FORMAT})
+    except OSError as error:
+        raise LandscapeError(f"{quoted(str(file))} cannot be written: {error.strerror}; name another keep") from None
     return str(file)
 
 
@@ -209,7 +121,7 @@ def _file_of(network: Any, run: str, name: str) -> Any:
         raise JobError(
             f"keep: must be a folder where networks are in memory, not a URL; save {quoted(name)} to a file first"
         )
-    weights = _weights_of(network)
+    weights = _weights_of(network, name)
     called = "-".join(re.findall(r"[\w.]+", name)) or "network"
     return _write_weights(weights, Path(run) / NETWORKS / state_digest(weights)[:8] / f"{called}.safetensors")
 
@@ -289,6 +201,13 @@ class Call:
             if name not in (*OF_JOB, *OF_LANDSCAPE):
                 known = nearest(name, [*OF_LANDSCAPE, *OF_JOB])
                 raise JobError(f"{self.function}: unknown option {quoted(name)}; {known}")
+        if self.keep is not None and (not isinstance(self.keep, (str, Path)) or not str(self.keep)):
+            raise JobError(f"keep: must be the folder or the URL of a run, not {quoted(self.keep)}")
+        if hasattr(self.problem.data, "__next__"):
+            raise JobError(
+                f"data: must be readable more than once, and a {type(self.problem.data).__name__} is not; give "
+                "list(data), a DataLoader, or a class with __iter__"
+            )
 
     def run_path(self, folder: str = "run") -> str:
         """The run's absolute folder, or its URL.
@@ -318,21 +237,22 @@ class Call:
         weights = state_digest(state_of(self.problem.model))
         first = self.name or self.function
         key = digest({"run": run, "name": first, "fields": repr(sorted(fields.items())), "weights": weights})
-        for name in self._names(run, first, key):
-            job = Job(run=run, problem=callback, landscapes=[{**spec, "name": name}], **of_job)
-            is_stored = LandscapeStore.find(run, name) is not None
-            try:
-                surface = self._compute(job, name)
-                if is_stored:
-                    refuse_another_function(job, name)
-            except (ComputedOtherwise, NotReproduced):
-                if self.name is not None or not is_stored:
-                    raise
-                continue
-            remember_problem(run, name, callback)
-            known = session().names.setdefault(key, [])
-            session().names[key] = [name, *(other for other in known if other != name)]
-            return surface
+        with _computing.setdefault(run, threading.RLock()):  # a run has one writer, so that threads wait here
+            for name in self._names(run, first, key):
+                job = Job(run=run, problem=callback, landscapes=[{**spec, "name": name}], **of_job)
+                is_stored = LandscapeStore.find(run, name) is not None
+                try:
+                    surface = self._compute(job, name)
+                    if is_stored:
+                        refuse_another_function(job, name)
+                except (ComputedOtherwise, NotReproduced):
+                    if self.name is not None or not is_stored:
+                        raise
+                    continue
+                remember_problem(run, name, callback)
+                known = session().names.setdefault(key, [])
+                session().names[key] = [name, *(other for other in known if other != name)]
+                return surface
         raise AssertionError("a free name is among those tried")
 
     def _names(self, run: str, first: str, key: str) -> list[str]:
@@ -431,7 +351,8 @@ def plane(
     Args:
         model: a `torch.nn.Module`; or a `Problem`, a callback that returns one, or its name 'module:function', each
             without data and loss.
-        data: tensors or arrays (inputs, targets), a data set, a `DataLoader`, or batches of any structure.
+        data: tensors or arrays (inputs, targets), a data set, a `DataLoader`, or a list of batches of any structure; no
+            generator, since later questions read it again.
         loss: the name of a loss of torch.nn.functional ("cross_entropy", "mse", …) or "causal_lm" for token ids; a
             criterion (outputs, targets) with a `reduction`; or a function (model, batch) that returns the loss of each
             sample [n], or {"loss": [n], …} with further observables.
@@ -557,16 +478,25 @@ def _runs_in(checkpoints: Any) -> list[str]:
 
 def _checkpoint_files(checkpoints: Any, unit: str) -> list[Path]:
     """The checkpoints as files; those in memory are written, with their numbers in their names."""
-    if _is_network(checkpoints) or isinstance(checkpoints, (str, Path)) or not checkpoints:
+    if unit not in ("epoch", "step"):
+        raise JobError(f"unit: must be 'epoch' or 'step', not {quoted(unit)}")
+    is_one = _is_network(checkpoints) or isinstance(checkpoints, (str, Path, Surface))
+    numbered = isinstance(checkpoints, Mapping)
+    listed = [] if is_one or not isinstance(checkpoints, Iterable) else list(checkpoints)
+    if not listed:
         raise JobError(
             "checkpoints: must be a list of files, modules or state dicts, in the order of training, or {epoch: "
             f"weights}}, or the folder of a run, not {quoted(checkpoints)}"
         )
-    numbered = isinstance(checkpoints, Mapping)
-    if not numbered and all(isinstance(file, (str, Path)) for file in checkpoints):
-        return [Path(file) for file in checkpoints]
-    pairs = checkpoints.items() if numbered else enumerate(checkpoints, 1)
-    weights = {number: _weights_of(one) if _is_network(one) else load_weights(one) for number, one in pairs}
+    if not numbered and all(isinstance(file, (str, Path)) for file in listed):
+        return [Path(file) for file in listed]
+    weights = {}
+    for number, one in checkpoints.items() if numbered else enumerate(listed, 1):
+        if not isinstance(number, Integral) or number < 0:
+            raise JobError(f"checkpoints: must be numbered by whole numbers of at least 0, not {quoted(number)}")
+        if not _is_network(one) and not isinstance(one, (str, Path)):
+            raise JobError(f"checkpoints: must hold files, modules or state dicts of tensors, not {quoted(one)}")
+        weights[number] = _weights_of(one, f"{unit} {number}") if _is_network(one) else load_weights(one)
     folder = session().folder / "checkpoints" / digest([state_digest(state) for state in weights.values()])[:16]
     return [Path(_write_weights(state, folder / f"{unit}-{number}.safetensors")) for number, state in weights.items()]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,8 @@ from landscape.model.packed_file import SUFFIX
 from landscape.store.landscape import LandscapeStore, located
 from landscape.surface.surface import Surface
 
+WRITTEN = "# Written by Surface.job, which may replace this file."  # the first line of job files
+
 
 def weights_at(surface: Surface, point: Sequence[float]) -> dict[str, Tensor]:
     """The weights of a point as a state dict of the model: those that its loss was evaluated with.
@@ -39,6 +43,8 @@ def weights_at(surface: Surface, point: Sequence[float]) -> dict[str, Tensor]:
     if len(point) != len(surface.axes):
         names = ", ".join(axis.name for axis in surface.axes)
         raise JobError(f"weights: must be given a coordinate for each of {names}, not {len(point)} of them")
+    if not all(isinstance(value, Real) and math.isfinite(value) for value in point):
+        raise JobError(f"weights: must be given finite numbers, not {quoted(tuple(point))}")
     prepared = prepare(recorded_job(run, LandscapeStore.open(run, name)), reading=True)
     (landscape,) = prepared.landscapes
     loaded = LoadedModel(prepared.problem.model, landscape.plan, torch.device("cpu"))
@@ -55,9 +61,11 @@ def weights_at(surface: Surface, point: Sequence[float]) -> dict[str, Tensor]:
 def write_job(surface: Surface, path: str | Path) -> Path:
     """Write the job file of a landscape, as `Surface.job` says."""
     run, name = located(surface)
-    file, store = Path(path).absolute(), LandscapeStore.open(run, name)
+    file, store = _writable(Path(path)), LandscapeStore.open(run, name)
     place, spec_fields = find_callback(run, store), {**spec_as_computed(store.record), "name": name}
-    job = job_of({**store.job.whole, "run": run, "problem": place.problem, "landscapes": [spec_fields]})
+    taken = store.identity.num_samples  # the data may have had fewer samples than requested
+    recorded = {**store.job.whole, "num_samples": taken, "run": run, "problem": place.problem}
+    job = job_of({**recorded, "landscapes": [spec_fields]})
     spec, temporary = job.landscapes[0], _is_temporary(run)
     if temporary and spec.needs_trajectory:
         raise JobError(
@@ -69,14 +77,35 @@ def write_job(surface: Surface, path: str | Path) -> Path:
         packed = file.with_suffix(SUFFIX)
         pack(job.replace(run=str(session().folder / "packed"), landscapes=[Landscape(name=name, size=(3,))]), packed)
         fields["problem"] = packed.name
-    beside = {named: f"{file.stem}-{Path(named).name}" for named in spec.named_files() if _is_temporary(named)}
+    temporary_files = [Path(named) for named in dict.fromkeys(spec.named_files()) if _is_temporary(named)]
+    names = [place.name for place in temporary_files]
+    beside = {
+        str(place): "-".join([file.stem, *([place.parent.name] if names.count(place.name) > 1 else []), place.name])
+        for place in temporary_files
+    }
     for named, copy in beside.items():
         shutil.copyfile(named, file.with_name(copy))
     fields |= _written(job, ("run", "problem", "landscapes"))
     landscape = {"name": name} | with_packed_names(_written(spec, ("name",)), beside, {})
     text = yaml.safe_dump({**fields, "landscapes": [landscape]}, sort_keys=False, allow_unicode=True)
     with whole_file(file) as temporary_file:
-        temporary_file.write_text(text, encoding="utf-8")
+        temporary_file.write_text(f"{WRITTEN}\n{text}", encoding="utf-8")
+    return file
+
+
+def _writable(path: Path) -> Path:
+    """The absolute path of a job file that is written; a file that another program or a person wrote is kept.
+
+    Raises:
+        JobError: it is a folder, has the suffix of packed files, or is such a file.
+    """
+    file = path.absolute()
+    if file.is_dir() or file.suffix == SUFFIX:
+        raise JobError(f"path: must be a file such as job.yaml, not {quoted(str(path))}; name another one")
+    if file.is_file() and not file.read_bytes().startswith(WRITTEN.encode()):
+        raise JobError(f"path: {quoted(str(path))} was not written by Surface.job, and is kept; name another file")
+    if file.with_suffix(SUFFIX).exists() and not file.exists():
+        raise JobError(f"path: {quoted(file.stem + SUFFIX)} beside it is of another job; name another file")
     return file
 
 

@@ -88,17 +88,20 @@ FRESH_SECONDS = 60.0  # in which a temporary folder may not be locked yet
 def temporary_folder() -> Iterator[Path]:
     """Within the block, an empty folder in the system's place for temporary files, which only this user may enter.
 
-    It is locked as long as its process lives. What a killed process has left is not, and the next call deletes it.
+    It is locked as long as its process lives. What a killed process has left is not, and the next call deletes it. A
+    fork of the process, which leaves the block too when it ends, deletes nothing.
     """
     _delete_left_folders()
-    with tempfile.TemporaryDirectory(prefix=TEMPORARY) as name:
-        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            with contextlib.suppress(OSError):  # of a file system without locks, where nothing is deleted either
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield Path(name)
-        finally:
-            os.close(descriptor)
+    owner, name = os.getpid(), tempfile.mkdtemp(prefix=TEMPORARY)
+    descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):  # of a file system without locks, where nothing is deleted either
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield Path(name)
+    finally:
+        os.close(descriptor)
+        if os.getpid() == owner:
+            shutil.rmtree(name, ignore_errors=True)
 
 
 def _delete_left_folders() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
 from landscape.core.errors import JobError, NotFoundError, quoted
 from landscape.model.mindspore_files import SOFTWARE, is_checkpoint
@@ -84,7 +84,7 @@ def _refuse_unusual_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
     """Refuse tensors that do not hold one number per element, and those far larger than their file."""
     most = max(FREE_SPREAD, LARGEST_SPREAD * file.stat().st_size)
     for name, tensor in tensors.items():
-        kind = _unusual_kind(tensor)
+        kind = unusual_kind(tensor)
         if not kind and tensor.numel() * tensor.element_size() > most:
             kind = f"a tensor of {tensor.numel()} elements spread from a file of {file.stat().st_size} bytes"
         if kind:
@@ -94,8 +94,10 @@ def _refuse_unusual_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
             )
 
 
-def _unusual_kind(tensor: Tensor) -> str:
+def unusual_kind(tensor: Tensor) -> str:
     """Why this is no ordinary tensor, in words; empty if it is one."""
+    if nn.parameter.is_lazy(tensor):
+        return "a tensor without a shape (a lazy layer's)"
     if tensor.is_nested:
         return "a nested tensor"
     if tensor.layout != torch.strided:

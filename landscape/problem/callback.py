@@ -325,14 +325,23 @@ def _check_parts(problem: Problem, name: str) -> None:
     """Refuse a problem whose model holds no numbers, or whose `observe` cannot be called."""
     if not isinstance(problem.model, nn.Module):
         raise JobError(f"problem: {name}: model must be a torch.nn.Module, not {type(problem.model).__name__}")
-    for tensor_name, tensor in itertools.chain(problem.model.named_parameters(), problem.model.named_buffers()):
-        if nn.parameter.is_lazy(tensor) or tensor.is_meta:
-            raise JobError(
-                f"problem: {name}: model: {quoted(tensor_name)} holds no numbers (a lazy layer, or the meta device); "
-                "load its weights, and run one batch through lazy layers"
-            )
+    refuse_without_numbers(problem.model, f"problem: {name}: model")
     if not callable(problem.observe):
         raise JobError(f"problem: {name}: observe must be callable, not {type(problem.observe).__name__}")
+
+
+def refuse_without_numbers(model: nn.Module, subject: str) -> None:
+    """Refuse a model with a lazy layer, or on the meta device.
+
+    Args:
+        subject: the model's name in the error.
+    """
+    for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
+        if nn.parameter.is_lazy(tensor) or tensor.is_meta:
+            raise JobError(
+                f"{subject}: {quoted(name)} holds no numbers (a lazy layer, or the meta device); load its weights, and "
+                "run one batch through lazy layers"
+            )
 
 
 def import_callback(

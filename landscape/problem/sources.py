@@ -272,14 +272,17 @@ def numpy_to_tensors(data: Any, *, keep_kinds: bool = False) -> Any:
         JobError: an array does not hold numbers.
     """
     if isinstance(data, np.ndarray):
+        # Tensors have the byte order of the machine, and no dimension that runs backwards.
+        is_usual = data.dtype.isnative and all(step >= 0 for step in data.strides)
         try:
-            return torch.from_numpy(data)
+            return torch.from_numpy(data if is_usual else data.astype(data.dtype.newbyteorder("="), order="C"))
         except TypeError:
             raise JobError(f"data: arrays must hold numbers, not {flat(str(data.dtype))}") from None
     if type(data) is dict or (isinstance(data, Mapping) and not keep_kinds):
         return {key: numpy_to_tensors(value, keep_kinds=keep_kinds) for key, value in data.items()}
-    if type(data) in (tuple, list):
-        return type(data)(numpy_to_tensors(element, keep_kinds=keep_kinds) for element in data)
+    if type(data) in (tuple, list) or (isinstance(data, tuple) and hasattr(data, "_fields")):
+        elements = [numpy_to_tensors(element, keep_kinds=keep_kinds) for element in data]
+        return type(data)(*elements) if hasattr(data, "_fields") else type(data)(elements)
     return data
 
 

@@ -495,10 +495,12 @@ class Surface:
     def job(self, path: str | Path = "job.yaml") -> Path:
         """Write the job file of this landscape, for `landscape run` and `landscape submit`; returns its path.
 
-        A problem in memory is packed into a file beside it, and so are weights that were given as tensors.
+        A problem in memory is packed into a file beside it, and so are weights that were given as tensors. A file that
+        this has written before is replaced.
 
         Raises:
-            JobError: the surface is of no run, was imported, or its problem cannot be packed.
+            JobError: the surface is of no run, was imported, or its problem cannot be packed; or another program or a
+                person has written a file of this name.
             LandscapeError: the file cannot be written.
         """
         written: Path = provided("surface_run").write_job(self, path)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -328,6 +329,11 @@ def test_a_path_of_checkpoints_of_every_form(tmp_path, form):
     assert (again.run, again.name) == (surface.run, surface.name)
 
 
+def test_a_generator_of_checkpoints_loses_none():
+    surface = landscape.path(make_net(), (net for net in checkpoints()), make_data(), **QUIET)
+    assert surface.path.step.tolist() == [1, 2, 3, 4]
+
+
 def test_a_path_of_a_kept_run_of_itself_and_checkpoints_that_are_none(tmp_path):
     nets = checkpoints()
     kept = landscape.path(nets[0], nets, make_data(), keep=tmp_path / "run", packed_copy=False, **QUIET)
@@ -354,11 +360,20 @@ def test_weights_of_a_point_have_its_loss_with_tied_tensors_and_buffers():
     assert loss == pytest.approx(surface.loss[1, 3], rel=1e-6)
     with pytest.raises(JobError, match="a coordinate for each of alpha, beta, not 1"):
         surface.weights(0.5)
+    for wrong in ("a", float("nan")):
+        with pytest.raises(JobError, match="weights: must be given finite numbers"):
+            surface.weights(wrong, 0)
 
 
 def test_weights_of_a_quantised_landscape_are_rounded():
     surface = landscape.line(make_net(), make_data(), quantise={"bits": 2}, **QUIET)
     assert len(surface.weights(0.0)["0.weight"][0].unique()) <= 4
+
+
+def test_the_job_of_data_with_fewer_samples_than_the_default_takes_all_of_them(tmp_path):
+    surface = landscape.line(make_net(), make_data(), progress=False, size=3, precision="float64")
+    job = landscape.read_job(surface.job(tmp_path / "job.yaml"))
+    np.testing.assert_allclose(run(job, progress=False)[surface.name].loss, surface.loss, rtol=1e-12)
 
 
 @pytest.mark.parametrize("call", ["plane", "between"])
@@ -379,6 +394,26 @@ def test_the_written_job_computes_the_same_landscape(tmp_path, monkeypatch, call
     assert "engine" not in text
     assert "batch_size" not in text
     assert str(Path(surface.run).parent) not in text, "nothing of it lies in the folder that this process deletes"
+
+
+def test_a_job_file_replaces_only_what_surfaces_wrote(tmp_path):
+    surface = landscape.line(make_net(), make_data(), **QUIET)
+    assert surface.job(tmp_path / "mine.yaml") == surface.job(tmp_path / "mine.yaml")
+    (tmp_path / "own.yaml").write_text("run: runs/mine\n")
+    (tmp_path / "packed.landscape").write_text("of another job")
+    for name in ("own.yaml", "packed.yaml", "packed.landscape", ""):
+        with pytest.raises(JobError, match="path: "):
+            surface.job(tmp_path / name)
+    assert (tmp_path / "own.yaml").read_text() == "run: runs/mine\n"
+    assert (tmp_path / "packed.landscape").read_text() == "of another job"
+
+
+def test_the_job_of_networks_with_similar_names_has_a_file_of_each(tmp_path):
+    nets = dict(zip(("a b", "a-b", "a/b"), map(make_net, range(3)), strict=True))
+    surface = landscape.plane(make_net(), make_data(), plane=nets, **QUIET)
+    job = landscape.read_job(surface.job(tmp_path / "job.yaml"))
+    assert len(set(job.landscapes[0].plane)) == 3
+    assert all((tmp_path / file).is_file() for file in job.landscapes[0].plane)
 
 
 def test_the_job_of_checkpoints_in_a_temporary_run_is_refused():
@@ -458,31 +493,42 @@ print(landscape.line(torch.nn.Linear(2, 2), data, size=3, progress=False).run)
     assert not Path(place).exists()
 
 
-# ----------------------------------------------------------------------------------------------------
-# What is refused.
+def test_a_fork_that_ends_leaves_the_folder_and_has_its_own():
+    code = """
+import os, sys, torch, landscape
+data = torch.ones(8, 2), torch.zeros(8).long()
+call = lambda: landscape.line(torch.nn.Linear(2, 2), data, size=3, progress=False)
+surface = call()
+child = os.fork()
+if child == 0:
+    sys.exit(call().run == surface.run)
+print(os.waitpid(child, 0)[1], len(surface.weights(0)))
+"""
+    done = in_python(code)
+    assert done.stdout.split() == ["0", "2"], done.stderr
 
 
-@pytest.mark.parametrize(
-    "options, words",
-    [
-        ({"sise": 5}, "plane: unknown option 'sise'; did you mean 'size'"),
-        ({"size": 1}, "size"),
-        ({"loss": "crossentropy"}, "loss: unknown 'crossentropy'; did you mean 'cross_entropy'"),
-        ({"loss": 3}, "loss: must be a name such as 'cross_entropy', a criterion, or a function"),
-        ({"data": None}, "data: must be given with a model"),
-        ({"loss": counted, "metrics": ["accuracy"]}, "metrics: goes with a criterion"),
-        (
-            {"keep": "s3://nowhere/run", "plane": [make_net(), make_net(1), make_net(2)]},
-            "keep: must be a folder where networks are in memory",
-        ),
-        ({"directions": [{"kind": "towards", "target": "absent.pt"}]}, "absent.pt"),
-    ],
-)
-def test_what_cannot_be_used_is_refused_in_a_line(options, words):
-    arguments = {"data": make_data(), "loss": "cross_entropy", **options}
-    with pytest.raises(landscape.LandscapeError, match=words.replace("(", r"\(")) as refused:
-        landscape.plane(make_net(), progress=False, **arguments)
-    assert len(str(refused.value).splitlines()) <= 2
+def test_threads_wait_for_each_other_in_a_run(tmp_path):
+    def call(net: nn.Module) -> landscape.Surface:
+        return landscape.line(net, make_data(), keep=tmp_path / "run", packed_copy=False, **QUIET)
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(call, map(make_net, (0, 1, 2, 0))))
+    assert len({surface.name for surface in found}) == 3
+    assert found[0].name == found[3].name
+
+
+class Pair(NamedTuple):
+    inputs: Any
+    targets: Any
+
+
+def test_arrays_backwards_of_another_byte_order_and_in_named_tuples_are_data():
+    x, y = (tensor.numpy() for tensor in make_data())
+    expected = landscape.line(make_net(), (x.copy(), y.copy()), progress=False, num_samples=60, size=3).loss
+    for data in ((x[::-1], y[::-1]), (x.astype(">f4"), y.astype(">i8")), Pair(x, y)):
+        found = landscape.line(make_net(), data, progress=False, num_samples=60, size=3)
+        np.testing.assert_allclose(found.loss, expected, rtol=1e-6)
 
 
 def test_a_run_of_the_same_name_is_opened_as_any_other(tmp_path):
