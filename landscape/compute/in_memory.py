@@ -84,8 +84,11 @@ def session() -> Session:
 
 
 def _weights_of(network: nn.Module | Mapping[str, Tensor], called: Any) -> dict[str, Tensor]:
-    is_module = isinstance(network, nn.Module)
-    state = {**dict(network.named_parameters()), **persistent_buffers(network)} if is_module else network
+    state: Mapping[str, Tensor]
+    if isinstance(network, nn.Module):
+        state = {**dict(network.named_parameters()), **persistent_buffers(network)}
+    else:
+        state = network
     for name, tensor in state.items():
         if kind := unusual_kind(tensor):
             raise JobError(f"weights {quoted(str(called))}: {quoted(name)} is {kind}; give ordinary tensors")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Sequence
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,11 @@ def weights_at(surface: Surface, point: Sequence[float]) -> dict[str, Tensor]:
     if len(point) != len(surface.axes):
         names = ", ".join(axis.name for axis in surface.axes)
         raise JobError(f"weights: must be given a coordinate for each of {names}, not {len(point)} of them")
-    if not all(isinstance(value, Real) and math.isfinite(value) for value in point):
+    try:
+        is_finite = all(map(math.isfinite, point))
+    except TypeError:
+        is_finite = False
+    if not is_finite:
         raise JobError(f"weights: must be given finite numbers, not {quoted(tuple(point))}")
     prepared = prepare(recorded_job(run, LandscapeStore.open(run, name)), reading=True)
     (landscape,) = prepared.landscapes
