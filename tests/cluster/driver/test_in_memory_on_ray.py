@@ -22,7 +22,7 @@ def test_a_loss_that_cannot_be_pickled_is_refused():
             return model(batch).square().mean(1)
 
     with pytest.raises(
-        JobError, match="problem: cannot be sent to workers.* cannot pickle '_thread.lock' object"
+        JobError, match=r"problem: cannot be sent to workers.* cannot pickle '_thread.lock' object"
     ) as said:
         cluster.line(nn.Linear(2, 2), torch.ones(8, 2), loss, size=3, workers=1, progress=False)
     assert len(str(said.value).splitlines()) == 1
