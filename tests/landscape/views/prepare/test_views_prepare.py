@@ -193,8 +193,9 @@ def test_the_title_of_an_axis_is_whole_smaller_or_left_to_the_caption_and_never_
     title = short_axis_title(Axis("alpha", np.array([0.0, 1.0]), {"kind": "towards", "label": label}))
     whole = "α · the first of many trainings (0) to the last of many trainings (1)"
     plain = "α · the first of many trainings to the last of many trainings"
-    assert [fitting_title(title, most) for most in (72, 54, 48, 40)] == [
-        (whole, 1.0), (whole, 54 / len(whole)), (plain, 48 / len(plain)), ("α", 1.0),
+    end = "α · to the last of many trainings"
+    assert [fitting_title(title, most) for most in (72, 54, 48, 40, 20)] == [
+        (whole, 1.0), (whole, 54 / len(whole)), (plain, 48 / len(plain)), (end, 1.0), ("α", 1.0),
     ]  # fmt: skip
     file = {"kind": "file", "label": "direction from the-sharpest-direction-of-seed-12.safetensors (layer-normalised)"}
     words = "α · direction from the-sharpest-direction-of-seed-12.safetensors"
