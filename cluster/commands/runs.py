@@ -381,6 +381,8 @@ def extend(
     samples: MaybeWhole = None,
     observable: Words = None,
     range: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    accuracy: str | None = None,
+    budget: str | None = None,
     plan: Flag = False,
     json: Json = False,
     callback: Callback = AS_RECORDED,
@@ -404,6 +406,10 @@ def extend(
         What observe returns by now and the landscape does not hold; may be repeated.
     range
         A wider range by whole steps, LOW,HIGH for all axes or LOW,HIGH,LOW,HIGH for each.
+    accuracy
+        How true the picture of a landscape with an accuracy shall become, such as 0.5% of its relief.
+    budget
+        What that may cost in all, such as "10 min" or "1e6 evaluations"; default: no limit.
     plan
         Show what it costs, step by step where several things are asked for, and write nothing.
     """
@@ -413,6 +419,16 @@ def extend(
     from landscape.compute.extend import extend as extend_landscape
 
     folder = callback.folder_of(run)
+    if accuracy is not None or budget is not None:
+        if samples is not None or observable or range is not None or plan:
+            raise JobError("accuracy: goes on by further rounds alone; leave out the other options")
+        runner = JobRunner(who)
+        extend_landscape(
+            run, name, accuracy=accuracy, budget=budget, problem=callback.problem, folder=folder, compute=runner
+        )
+        status = run_status(run)
+        show(status, json, status_text(status))
+        return runner.code
     with _name_options():
         more = More(samples, tuple(observable or ()), None if range is None else ranges_in(range))
         steps = steps_left(run, name, more)

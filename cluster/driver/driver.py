@@ -34,12 +34,8 @@ from landscape.compute.tasks import (
     OpenLandscape,
     Outcome,
     Task,
-    commit_all,
     make_work,
     open_landscape,
-    quarantine,
-    task_points,
-    well_formed,
 )
 from landscape.core.devices import keep_freed_memory
 from landscape.core.errors import Interrupted, JobError, StoreError, quoted
@@ -190,7 +186,7 @@ class ResultHandler:
             self._handle_failure(worker, task, receipt)
             self.report(state)
             return None
-        if not well_formed(state.store, task, receipt.outcome, state.landscape.extension):
+        if not state.opened.is_well_formed(task, receipt.outcome, state.landscape.extension):
             self.manager.lose(worker.name, f"its answer to {task.label} has the wrong shape", blame=False)
             return None
         self.manager.note_answer()
@@ -254,20 +250,20 @@ class ResultHandler:
             by_landscape.setdefault(self._landscapes.of(one.task), []).append(one)
         for landscape, outcomes in by_landscape.items():
             extension = landscape.landscape.extension
-            commit_all(landscape.store, [(one.task, one.outcome) for one in outcomes], extension)
+            landscape.opened.commit([(one.task, one.outcome) for one in outcomes], extension)
             for one in outcomes:
                 self._count(one, landscape)
 
     def _count(self, accepted: AcceptedOutcome, landscape: LandscapeState) -> None:
         worker, seconds = accepted.worker, accepted.outcome.seconds
-        points = task_points(landscape.store, accepted.task)
+        points = landscape.opened.points_of(accepted.task)
         worker.tasks += 1
         worker.points += points
         worker.seconds += seconds
         self._metrics.committed(accepted.task.landscape, points, seconds)
         log_done(worker, accepted.task, accepted.attempt, points, seconds)
         landscape.tally.count_done(accepted.task.label, points, accepted.batch_size)
-        landscape.settle()
+        self._schedule.enqueue(landscape.settle())
         self.report(landscape)
 
     def give_up(self, task: Task, worker: WorkerHandle, cause: str, trace: str = "") -> None:
@@ -278,13 +274,13 @@ class ResultHandler:
             trace: the traceback, where user code raised.
         """
         landscape = self._landscapes.of(task)
-        quarantine(landscape.store, task)
+        landscape.opened.quarantine(task)
         self._metrics.failed(task.landscape)
         attempts = self._schedule.attempts(task)
         failure = Failure(task.label, attempts, worker.name, cause, trace, worker.host, worker.node)
-        landscape.tally.count_given_up(failure, task_points(landscape.store, task))
+        landscape.tally.count_given_up(failure, landscape.opened.points_of(task))
         log_given_up(task.landscape, failure)
-        landscape.settle()
+        self._schedule.enqueue(landscape.settle())
         self.report(landscape)
 
     def report(self, landscape: LandscapeState) -> None:
@@ -382,7 +378,7 @@ class Driver:
             state = self._landscapes.of(task)
             state.begin()
             asks = state.asks_own_model(name, task, self._pool.handles)
-            work = replace(make_work(state.landscape, state.store, task), own_model=asks)
+            work = replace(make_work(state.landscape, state.opened, task), own_model=asks)
             self._pool.send(name, task, state.sent.inputs, work)
 
     def _take_in(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from cluster.driver.transfer import pack_directions, pack_state
@@ -130,7 +130,7 @@ class LandscapeState:
         Args:
             sent: what was sent to the workers already, where the landscape was new until now.
         """
-        self.store, self.tasks = opened.store, opened.tasks
+        self.opened, self.store, self.tasks = opened, opened.store, opened.tasks
         # What every worker must reproduce: the recorded values, or else those of the first worker.
         self._expected = recorded_reference_point(opened.store, landscape.grid)
         self.sent = sent or SentLandscape(landscape, self._expected.point if self._expected else None)
@@ -160,12 +160,12 @@ class LandscapeState:
     @property
     def points_left(self) -> int:
         """How many evaluations were left to do when it was opened."""
-        return self.tasks.points
+        return self.opened.points
 
     def begin(self) -> Tally:
         """Start the clock of its progress, unless it runs; returns its progress."""
         if self._tally is None:
-            self._tally = start_tally(self.store, self.landscape, self.tasks)
+            self._tally = start_tally(self.opened, self.landscape)
             self._tally.workers = self.workers
         return self._tally
 
@@ -174,12 +174,23 @@ class LandscapeState:
         """Its progress; the clock runs from the first use on."""
         return self.begin()
 
-    def settle(self) -> None:
-        """Count a task that is committed or given up; the last one completes the landscape."""
+    def settle(self) -> Sequence[Task]:
+        """Count a task that is committed or given up; the last one completes the landscape.
+
+        Returns:
+            The tasks of a further round, if the landscape needs one.
+        """
         self._unsettled -= 1
-        if not self._unsettled:
+        if self._unsettled:
+            return ()
+        following = self.opened.advance(self.tally.seconds)
+        self._unsettled = len(following)
+        if following:
+            self.tally.add(sum(map(self.opened.points_of, following)), len(following))
+        else:
             self.tally.finish()
             warn_of_constant(self.store, self.landscape)
+        return following
 
     def interrupt(self, *, unless_idle: bool = False) -> None:
         """Record that the job stopped here.

@@ -117,13 +117,16 @@ def _landscape_lines(landscape: dict[str, Any], width: int, run: str) -> list[st
     parts += _findings(landscape)
     parts += ["not compared with your own model"] if own.get("state") == "not compared" else []
     accepted = [f"accepted: {own['text']}"] if own.get("state") == "accepted" else []
-    below = (*accepted, *landscape["problems"], *_failure_lines(landscape), *_worker_lines(landscape))
+    ending = [landscape["accuracy"]["ending"]] if (landscape["accuracy"] or {}).get("ending") else []
+    below = (*accepted, *ending, *landscape["problems"], *_failure_lines(landscape), *_worker_lines(landscape))
     return [", ".join(parts), *(f"{'':{width}}  {flat(line, 1000)}" for line in below)]
 
 
 def _points_text(landscape: dict[str, Any]) -> str:
     """How many points are done, how many of them lie on paths, and how many each level of refinement has."""
-    text = f"{landscape['done']}/{landscape['points']} points"
+    text = f"{landscape['done']}/{landscape['points']} {landscape['unit']}"
+    if landscape["accuracy"] is not None:
+        text += f", {landscape['accuracy']['text']}"
     if landscape["path_points"]:
         of = f"s of {', '.join(landscape['paths'])}" if landscape["paths"] else ""
         text += f" ({landscape['path_points']} of them on the path{of}, beside the grid)"
@@ -137,7 +140,7 @@ def _progress(landscape: dict[str, Any]) -> list[str]:
     """How fast the landscape is computed, with what precision, and what went wrong."""
     error = (landscape["precision_error"] or {}).get("max_rel_error")
     facts = (
-        landscape["rate"] and landscape["missing"] and f"{landscape['rate']:.3g} points/s",
+        landscape["rate"] and landscape["missing"] and f"{landscape['rate']:.3g} {landscape['unit']}/s",
         landscape["eta_seconds"] is not None and f"ETA {seconds_text(landscape['eta_seconds'])}",
         landscape["quantised"],
         error is not None and f"{landscape['precision']} within {100 * error:.2g} % of float32",

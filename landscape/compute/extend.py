@@ -86,6 +86,8 @@ def extend(
     num_samples: int | None = None,
     observables: Sequence[str] = (),
     ranges: Ranges | None = None,
+    accuracy: str | float | None = None,
+    budget: str | None = None,
     problem: str | Callable[[], Any] | None = None,
     folder: Path | None = None,
     compute: Callable[[Job], Run] | None = None,
@@ -99,6 +101,8 @@ def extend(
         num_samples: the new number of samples, more than before.
         observables: names that `observe` returns now and the landscape does not hold yet.
         ranges: a range that is wider by whole steps: one [low, high] for all axes, or one per axis.
+        accuracy: how true the picture of a landscape with an accuracy shall become, such as `0.5%`.
+        budget: what it may cost in all, such as `10 min` or `1e6 evaluations`; default: no limit.
         problem: the callback; default: the one that the landscape was computed with, by its name.
         folder: where the callback is looked up first; default: where it was then.
         compute: what computes a job, such as `cluster.run`, and shows its progress; default: this process.
@@ -112,8 +116,14 @@ def extend(
         JobError: the landscape cannot be extended in this way; says why.
         Interrupted: the same call goes on.
     """
-    more = More(num_samples, observables, ranges)
     run, name = named_landscape(run, name)
+    if accuracy is not None or budget is not None:
+        if num_samples is not None or observables or ranges is not None:
+            raise JobError("accuracy: is reached by further rounds alone; extend by other things in a call of its own")
+        job = truer_job(run, name, accuracy, budget, problem, folder)
+        with computing_by(compute, progress) as compute_job:
+            return compute_job(job)
+    more = More(num_samples, observables, ranges)
     path = open_run(run).path
     refuse_unwritable(path)
     steps_left(path, name, more)  # so that a refusal leaves no lock in the run
@@ -137,6 +147,36 @@ def extend(
             with writing(path):
                 replace_landscape(path, extension_name(name), name)
     return open_run(run)
+
+
+def truer_job(
+    run: str | Path,
+    name: str,
+    accuracy: str | float | None,
+    budget: str | None = None,
+    problem: str | Callable[[], Any] | None = None,
+    folder: Path | None = None,
+) -> Job:
+    """The job that goes on with the rounds of a landscape until its picture is so true; every value is kept.
+
+    Args:
+        accuracy: default: what its job asked for.
+
+    Raises:
+        JobError: the landscape is a fixed grid, or the accuracy or the budget is malformed.
+    """
+    path = open_run(run).path
+    store = _open_computed(path, name)
+    if store.record.accuracy is None:
+        raise JobError(
+            f"accuracy: landscape {quoted(name)} is a fixed grid, all of whose points have the same samples; compute "
+            "one with accuracy under another name"
+        )
+    found = recorded_fields(path, store, problem, folder)
+    spec = {**found.fields["landscapes"][0], "budget": budget}
+    if accuracy is not None:
+        spec["accuracy"] = {"error": accuracy, "scale": store.record.accuracy.scale}
+    return job_of(found.fields | {"landscapes": [spec]}).in_folder(found.folder)
 
 
 def _jobs_of(
@@ -253,6 +293,11 @@ def _refuse(store: LandscapeStore, step: More) -> None:
         raise JobError(store.refusal)
     if not store.job.landscapes:
         raise JobError(f"landscape {name} cannot be extended: its record holds no job; compute it again")
+    if record.accuracy is not None:
+        raise JobError(
+            f"landscape {name} has an accuracy, by which points and samples are chosen: extend it by accuracy, or "
+            "compute it under another name with the other range or observables"
+        )
     levels = store.levels()
     if levels and step.ranges is not None:
         raise JobError(

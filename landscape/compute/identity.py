@@ -51,6 +51,7 @@ def identity_of(
         **({} if convexity is None else {"convexity": convexity.model_dump(mode="json")}),
         **({} if context.spec.layers is None else {"layers": context.spec.layers.model_dump(mode="json")}),
         **({"paths": _paths(context)} if context.paths else {}),
+        **({"accuracy": context.spec.accuracy.scale} if context.spec.accuracy else {}),
     }
 
 
@@ -231,7 +232,7 @@ def changes(recorded: Mapping[str, Any], identity: Mapping[str, Any]) -> list[st
     >>> changes({"seed": 0, "precision": "float32"}, {"seed": 1, "precision": "float32"})
     ['seed 0 to 1']
     """
-    keys = dict.fromkeys([*identity, "quantise", "paths"])  # the last two are in some identities only
+    keys = dict.fromkeys([*identity, "quantise", "paths", "accuracy"])  # the last are in some identities only
     differ = [key for key in keys if recorded.get(key) != identity.get(key)]
     if {"num_samples", "seed"} & set(differ):
         differ = [key for key in differ if key != "samples"]  # other samples follow from these two
@@ -309,7 +310,7 @@ def _is_sound(plan: Plan) -> bool:
         and min(counts) >= 1
         and plan.device in ("cpu", "cuda")
         and plan.precision in get_args(Precision)
-        and plan.reduction == "blocks"
+        and plan.reduction in ("blocks", "growing")
         and plan.batch_norm in get_args(BatchNorm)
         and type(plan.bfloat16_weights) is bool
     )

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,14 @@ from landscape.compute.prepared import PreparedJob, PreparedLandscape, provenanc
 from landscape.compute.recorded_job import JobRequest, as_extended, asked_of
 from landscape.compute.reused_values import Extension, extension_of, refinement_of
 from landscape.core.devices import device_here
-from landscape.core.errors import JobError
+from landscape.core.errors import JobError, quoted
 from landscape.core.grid import Grid
 from landscape.core.plan import Plan, default_plan
 from landscape.core.text import digest
 from landscape.core.validation import refuse_too_far
 from landscape.evaluation.dry_run import FirstLook, first_look
 from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.feed import batching_of
 from landscape.evaluation.model_rounding import rounded_weights
 from landscape.evaluation.reduction import moment_rows, terms_of
 from landscape.job.directions.base import Workers, in_this_process
@@ -73,7 +75,7 @@ from landscape.store.runs import landscape_names, refuse_unwritable
 from landscape.surface.derived import check_derived
 from landscape.surface.record import Record
 from landscape.surface.record_entries import RATIO
-from landscape.surface.record_parts import RandomData, TermRecord
+from landscape.surface.record_parts import AccuracyRecord, RandomData, TermRecord
 
 # ----------------------------------------------------------------------------------------------------
 # What all landscapes of a job are prepared from.
@@ -299,6 +301,8 @@ def _prepare_landscape(common: PreparationContext, asked: Landscape, position: i
     plan = plan_of(
         job, like, common.num_samples, common.device, bfloat16_weights=common.look.bfloat16_weights,
     ).rounding(quantisation_of(job, spec, common.problem.model))  # fmt: skip
+    if spec.accuracy is not None:
+        plan = _plan_of_rounds(spec.name, plan, common)
     refuse_inlined(common.problem.model, plan)
     convexity = convexity_of(common.bare, spec.convexity, context.origin, plan, common.observables, like)
     solve = solving_for(common.solver, common.bare, spec.name, context.origin, plan, identity)
@@ -327,7 +331,45 @@ def _prepare_landscape(common: PreparationContext, asked: Landscape, position: i
         entries["layers"] = layers
     if found is not None:
         entries["found_range"] = found
+    if spec.accuracy is not None:
+        entries |= {"accuracy": _accuracy_of(spec, stored, landscape, common), "moment_rows": []}
     return replace(landscape, record=_record_of(landscape, common, context, stored, entries))
+
+
+def _plan_of_rounds(name: str, plan: Plan, common: PreparationContext) -> Plan:
+    """The plan with growing blocks, for points that know different numbers of samples.
+
+    Raises:
+        JobError: the values of a sample depend on the others in its batch, or the job gives a number of samples.
+    """
+    if not plan.statistics.fixed:
+        raise JobError(
+            f"accuracy: landscape {quoted(name)} has batch_norm: {plan.batch_norm}, whose values depend on all samples "
+            "of a batch, and points know different samples; take batch_norm: eval, or a fixed size"
+        )
+    job = common.job
+    if "num_samples" in job.model_fields_set and job.num_samples < common.num_samples:
+        raise JobError(
+            f"num_samples: must be left out with accuracy, which takes what it needs of all {common.num_samples} "
+            f"samples, not {job.num_samples}; give the problem less data to mean less"
+        )
+    return replace(plan, reduction="growing")
+
+
+def _accuracy_of(
+    spec: Landscape, stored: LandscapeStore | None, landscape: PreparedLandscape, common: PreparationContext
+) -> AccuracyRecord:
+    """The record of the accuracy that is asked for, with what the landscape on disk has reached."""
+    assert spec.accuracy is not None
+    asked, budget = spec.accuracy, spec.budget
+    reached = None if stored is None else stored.record.accuracy
+    blocks = batching_of(common.num_samples, landscape.plan, landscape.plan.batch_size, common.samples.cuts)
+    return replace(
+        reached or AccuracyRecord(error=asked.error),
+        error=asked.error, relative=asked.relative, scale=asked.scale, population=common.num_samples,
+        width=max(end - start for start, end in pairwise((0, *blocks.ends))),
+        budget={} if budget is None else budget.model_dump(exclude_none=True),
+    )  # fmt: skip
 
 
 def _record_of(
@@ -346,7 +388,7 @@ def _record_of(
     record = record.changed(**entries)
     if common.job.level is not None:
         record = record.changed(level=common.job.level)
-    elif keeps_samples(
+    elif landscape.plan.reduction == "blocks" and keeps_samples(
         common.job, landscape.name, stored, common.extended, common.problem.observe, landscape.grid,
         common.num_samples,
     ):  # fmt: skip

@@ -30,6 +30,7 @@ from landscape.model.parameters import ParameterInfo, State
 from landscape.problem.batches import Samples
 from landscape.problem.terms import Problem
 from landscape.store.format import PathPlan
+from landscape.surface.accuracy import levels_of
 from landscape.surface.record import Record
 from landscape.surface.record_parts import LevelRecord, Provenance
 from landscape.surface.refinement import from_stretches, new_points_per_tile
@@ -37,6 +38,7 @@ from landscape.surface.refinement import from_stretches, new_points_per_tile
 log = logging.getLogger("landscape")
 
 
+USUAL_SAMPLES = 4096  # at each point of the coarsest level, about, where an accuracy is asked for
 WATCHED_EVALUATIONS = 4  # about: watching the layers at a point takes the time of so many forward passes
 
 
@@ -91,7 +93,7 @@ class PreparedLandscape:
             samples, device, job.precision, job.batch_norm, job.seed, job.batch_size, job.threads,
             self.plan.bfloat16_weights,
         )  # fmt: skip
-        return self._planned(plan)
+        return self._planned(replace(plan, reduction=self.plan.reduction))
 
     def _planned(self, plan: Plan) -> PreparedLandscape:
         if self.extension is not None:
@@ -109,6 +111,9 @@ class PreparedLandscape:
     @property
     def points(self) -> int:
         """The number of evaluations: the grid's points, and two per snapshot of the path."""
+        if self.record.accuracy is not None:  # a guess: what is needed shows as it is computed
+            first, samples = int(np.prod(levels_of(len(self.grid.names)).base)), self.record.accuracy.population
+            return max(first, -(-first * USUAL_SAMPLES // max(1, samples)))
         if self.level is not None:
             held = new_points_per_tile(self.grid.shape)
             return int(held[from_stretches(self.level.blocks, held.shape)].sum())

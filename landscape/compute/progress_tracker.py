@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from landscape.compute.prepared import PreparedLandscape
-from landscape.compute.tasks import TaskList
+from landscape.compute.tasks import OpenLandscape
 from landscape.core.progress import Progress
 from landscape.store.landscape import LandscapeStore
 from landscape.surface.record_parts import Failure, ProgressRecord, WorkerRecord
@@ -80,6 +80,16 @@ class Tally:
         self._failures[failure.task] = failure
         self._write("running")
 
+    def add(self, points: int, tasks: int) -> None:
+        """Count further evaluations and tasks that are to be done: those of another round."""
+        self._points += points
+        self._tasks += tasks
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of all sessions so far."""
+        return self._seconds_before + max(0.0, self._clock() - self._start)
+
     @property
     def idle(self) -> bool:
         """Whether this session has neither committed nor given up a task."""
@@ -100,6 +110,7 @@ class Tally:
     def progress(self) -> Progress:
         """The current progress, as observers get it."""
         elapsed = max(0.0, self._clock() - self._start)  # a clock may be set back
+        accuracy = self._store.record.accuracy
         return Progress(
             self._store.name,
             self._tasks_before + self._tasks_done,
@@ -112,6 +123,8 @@ class Tally:
             max(1, len(self.workers)),
             self.retries,
             self._points_given_up,
+            "points" if accuracy is None else "evaluations",
+            "" if accuracy is None or not accuracy.rounds else f"true to {accuracy.amount(accuracy.reached)} so far",
         )
 
     def close(self) -> None:
@@ -143,11 +156,10 @@ class Tally:
         self._store.update_attributes(progress=progress, failures=self.failures)
 
 
-def start_tally(store: LandscapeStore, landscape: PreparedLandscape, tasks: TaskList) -> Tally:
-    """The tally of a landscape from now on; tasks on disk count as done.
-
-    Args:
-        tasks: the missing ones.
-    """
+def start_tally(opened: OpenLandscape, landscape: PreparedLandscape) -> Tally:
+    """The tally of a landscape from now on; tasks on disk count as done."""
+    store, tasks = opened.store, opened.tasks
     path_tasks = -(-len(landscape.path.step) // store.path_chunk) if landscape.path else 0
-    return Tally(store, landscape.points, tasks.points, store.tile_count + path_tasks, len(tasks))
+    whole = store.tile_count if opened.rounds is None else opened.rounds.chunks
+    points = landscape.points if opened.all_points is None else opened.all_points
+    return Tally(store, points, opened.points, whole + path_tasks, len(tasks))

@@ -70,6 +70,8 @@ def _on_disk(run: str, name: str) -> Landscape:
 
 
 # ----------------------------------------------------------------------------------------------------
+ALL_SAMPLES = 1 << 40  # more than any data has: a landscape with an accuracy chooses among all
+
 # The landscapes that a job asks for: those that it lists, else those of its collector's options.
 
 
@@ -161,15 +163,19 @@ def as_extended(job: Job, asked: JobRequest) -> tuple[Job, JobRequest]:
     specs = []
     for spec in group:
         fields = _wider_fields(job.run_path, spec)
-        taken = ({"num_samples": number} if number != asked.num_samples else {}) | fields
+        more_samples = number not in (asked.num_samples, ALL_SAMPLES)
+        taken = ({"num_samples": number} if more_samples else {}) | fields
         if taken:
             words = ", ".join(f"{name}: {json.dumps(value)}" for name, value in taken.items())
             log.warning("landscape %r holds more than the job asks for, and is taken as it is: %s", spec.name, words)
         specs.append(spec.model_copy(update=fields))
     for more, left in others:
         names = ", ".join(quoted(spec.name) for spec in left)
-        log.warning("landscape %s is left out here: it has %d samples, and the others %d", names, more, number)
-    if number != asked.num_samples:
+        counts = ["all" if count == ALL_SAMPLES else str(count) for count in (more, number)]
+        log.warning("landscape %s is left out here: it has %s samples, and the others %s", names, *counts)
+    if number == ALL_SAMPLES:
+        asked = replace(asked, num_samples=number, at_most=True)
+    elif number != asked.num_samples:
         job, asked = job.replace(num_samples=number), replace(asked, num_samples=number, at_most=False)
     if tuple(specs) != asked.landscapes:
         job = job.replace(landscapes=specs) if job.landscapes else job
@@ -181,8 +187,9 @@ def _by_samples(job: Job, asked: JobRequest) -> dict[int, list[Landscape]]:
     """The landscapes by the number of samples that they take; those with as many as the job asks for come first."""
     groups: dict[int, list[Landscape]] = {asked.num_samples: []}
     for spec in asked.landscapes:
-        store = LandscapeStore.find(job.run_path, spec.name)
+        store = None if spec.accuracy else LandscapeStore.find(job.run_path, spec.name)
         number = asked.num_samples if store is None else _samples_of(store.record, asked.num_samples)
+        number = ALL_SAMPLES if spec.accuracy else number
         groups.setdefault(number, []).append(spec)
     return {number: group for number, group in groups.items() if group}
 

@@ -129,15 +129,15 @@ def compute_reference_point(
 
 def _evaluate_point(evaluator: Evaluator, point: Sequence[float]) -> ReferencePoint | None:
     try:
-        points = np.array([point], np.float64)
-        evaluated = evaluator.within_memory(lambda: evaluator.evaluate(points))
+        points, blocks = np.array([point], np.float64), evaluator.reference_blocks
+        evaluated = evaluator.within_memory(lambda: evaluator.evaluate(points, blocks=blocks))
         if evaluator.batch_size != evaluator.plan.batch_size:
             return None  # a batch of another size gives other bits
         values, again = _numbers(evaluated), {}
         if evaluator.device.type != "cpu" or evaluator.plan.threads > 1:
-            again = {name: value.hex() for name, value in _numbers(evaluator.evaluate(points)).items()}
+            again = {name: value.hex() for name, value in _numbers(evaluator.evaluate(points, blocks=blocks)).items()}
         repeatable = all(again.get(name, value.hex()) == value.hex() for name, value in values.items())
-        origin, processor = _numbers(evaluator.origin()), processor_name(evaluator.device)
+        origin, processor = _numbers(evaluator.origin(blocks)), processor_name(evaluator.device)
         return ReferencePoint(tuple(point), values, origin, processor, repeatable)
     except Exception as error:
         if isinstance(error, Interrupted) or is_out_of_memory(error):

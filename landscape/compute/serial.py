@@ -25,13 +25,10 @@ from landscape.compute.reproducibility import NotReproduced, check_reproduction
 from landscape.compute.tasks import (
     OpenLandscape,
     Task,
-    commit,
     create_landscape,
     evaluate,
     make_work,
     open_landscape,
-    quarantine,
-    task_points,
 )
 from landscape.core.errors import Interrupted, LandscapeError, StoreError, quoted
 from landscape.core.lock import run_lock
@@ -171,7 +168,7 @@ def compute_landscape(
     Args:
         on_point: is called before each point; an exception that it raises ends the computation.
     """
-    tally = start_tally(opened.store, landscape, opened.tasks)
+    tally = start_tally(opened, landscape)
     if not opened.tasks:
         tally.close()  # a process that was killed after the last task could not record the end
     else:
@@ -181,9 +178,12 @@ def compute_landscape(
                 check_reproduction(
                     opened.store, landscape.grid, evaluator, landscape.extension, accept_origin=options.accept_origin
                 )
-            for task in opened.tasks:
-                compute_task(landscape, opened, task, evaluator, tally, prepared.folder)
-                options.observer(tally.progress())
+            while opened.tasks:
+                for task in opened.tasks:
+                    compute_task(landscape, opened, task, evaluator, tally, prepared.folder)
+                    options.observer(tally.progress())
+                opened.tasks = opened.advance(tally.seconds)
+                tally.add(sum(map(opened.points_of, opened.tasks)), len(opened.tasks))
         warn_of_constant(opened.store, landscape)
     options.observer(tally.progress())
 
@@ -192,17 +192,17 @@ def compute_task(
     landscape: PreparedLandscape, opened: OpenLandscape, task: Task, evaluator: Evaluator, tally: Tally, folder: Path
 ) -> None:
     """Evaluate one task with `folder` as working directory; commit its outcome, or give it up if user code fails."""
-    work = make_work(landscape, opened.store, task)
+    work = make_work(landscape, opened, task)
     with in_folder(folder):
         outcome = try_computing(evaluator, lambda: evaluate(evaluator, work))
     if isinstance(outcome, GivenUp):
-        quarantine(opened.store, task)
+        opened.quarantine(task)
         failure = Failure(task.label, outcome.attempts, "this process", outcome.cause, outcome.traceback)
-        tally.count_given_up(failure, task_points(opened.store, task))
+        tally.count_given_up(failure, opened.points_of(task))
     else:
-        commit(opened.store, task, outcome, landscape.extension)
+        opened.commit([(task, outcome)], landscape.extension)
         reduced = evaluator.batch_size < evaluator.plan.batch_size
-        tally.count_done(task.label, task_points(opened.store, task), evaluator.batch_size if reduced else None)
+        tally.count_done(task.label, opened.points_of(task), evaluator.batch_size if reduced else None)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from landscape.compute.point_extras import with_eigenvalues, with_layers
 from landscape.compute.prepared import PreparedJob, PreparedLandscape, kept_samples
 from landscape.compute.reproducibility import NotReproduced
 from landscape.compute.reused_values import Extension, join_levels
+from landscape.compute.rounds import OpenRounds, evaluate_items, shape_of
 from landscape.core.errors import JobError, LandscapeError, quoted
 from landscape.core.grid import Floats, Index, Tile, coarse_to_fine_order, tile_counts
 from landscape.core.validation import AUTO
@@ -39,15 +40,18 @@ log = logging.getLogger("landscape")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One unit of work of a landscape: a tile of the grid, or a stretch of the path."""
+    """One unit of work of a landscape: a tile of the grid, a stretch of the path, or a part of a round."""
 
     landscape: str
     tile: Index | None = None
     path: tuple[int, int] | None = None
+    items: tuple[int, int] | None = None
 
     @property
     def label(self) -> str:
-        """The task's name in records and messages: `tile (0, 1)` or `path 0-7`, ends included."""
+        """The task's name in records and messages: `tile (0, 1)`, `path 0-7`, ends included, or `round 2 part 5`."""
+        if self.items is not None:
+            return f"round {self.items[0]} part {self.items[1]}"
         return f"path {self.path[0]}-{self.path[1] - 1}" if self.path else f"tile {self.tile}"
 
 
@@ -58,6 +62,7 @@ class Work:
     `convexity` also asks for both ends of the Hessian's spectrum at the points, and `layers` for the layer that breaks.
     `before` and `states_before` are the known moments of points and states over the first blocks of samples. `keep`
     asks for the losses of single samples at the points. `own_model` first asks for the losses of the user's own model.
+    `blocks` is the block of samples of each point, if points are the items of a round.
     """
 
     points: Floats
@@ -68,6 +73,7 @@ class Work:
     convexity: ConvexityRecord | None = None
     layers: LayersRecord | None = None
     own_model: bool = False
+    blocks: NDArray[np.int64] | None = None
 
 
 def work_at(landscape: PreparedLandscape, points: Floats) -> Work:
@@ -75,9 +81,13 @@ def work_at(landscape: PreparedLandscape, points: Floats) -> Work:
     return Work(points, convexity=landscape.record.convexity, layers=landscape.record.layers)
 
 
-def make_work(landscape: PreparedLandscape, store: LandscapeStore, task: Task) -> Work:
+def make_work(landscape: PreparedLandscape, opened: OpenLandscape, task: Task) -> Work:
     """The work of a task: coordinates on the plane and, for the path, the weights of its snapshots."""
-    extension = landscape.extension
+    extension, store = landscape.extension, opened.store
+    if task.items is not None:
+        assert opened.rounds is not None
+        places, blocks = opened.rounds.items(*task.items)
+        return Work(opened.rounds.coordinates(places), blocks=blocks)
     adds_samples = extension is not None and extension.blocks is not None
     if task.tile is not None:
         tile, keep = store.tile(task.tile), store.record.keep_samples
@@ -169,31 +179,112 @@ class Outcome:
         return (self.points,) if self.states is None else (self.points, self.states)
 
 
-@dataclass(frozen=True)
+@dataclass
 class OpenLandscape:
-    """A landscape that is open for writing, and its missing tasks."""
+    """A landscape that is open for writing, and its missing tasks.
+
+    Attributes:
+        rounds: of a landscape with an accuracy; None for a fixed grid.
+    """
 
     store: LandscapeStore
-    tasks: TaskList
+    tasks: Sequence[Task]
+    points: int
+    """The evaluations of the missing tasks."""
+    rounds: OpenRounds | None = None
+
+    def points_of(self, task: Task) -> int:
+        """The number of evaluations of a task: of all samples at a point, or of single ones in rounds."""
+        if task.items is not None and self.rounds is not None:
+            return self.rounds.evaluations(*task.items)
+        points = task_points(self.store, task)
+        return points if self.rounds is None else points * self.rounds.population
+
+    @property
+    def all_points(self) -> int | None:
+        """The evaluations of all rounds so far and of the path; None for a fixed grid."""
+        if self.rounds is None:
+            return None
+        return self.rounds.planned + 2 * self.path_snapshots * self.rounds.population
+
+    @property
+    def path_snapshots(self) -> int:
+        """How many snapshots the path has."""
+        return self.store.arrays["path_status"].shape[0] if self.store.arrays.has_path else 0
+
+    def commit(self, outcomes: Sequence[tuple[Task, Outcome]], extension: Extension | None = None) -> None:
+        """Write the outcomes of several tasks, each whole; those of one kind share their syncs."""
+        of_rounds = [(task.items, outcome.points) for task, outcome in outcomes if task.items is not None]
+        others = [(task, outcome) for task, outcome in outcomes if task.items is None]
+        for task, outcome in outcomes:
+            _refuse_other_names(self.store, task, outcome)
+        if of_rounds:
+            assert self.rounds is not None
+            self.rounds.commit(of_rounds)
+        if others:
+            commit_all(self.store, others, extension)
+
+    def quarantine(self, task: Task) -> None:
+        """Record in the store that a task is given up."""
+        if task.items is None:
+            quarantine(self.store, task)
+        else:
+            assert self.rounds is not None
+            self.rounds.quarantine(*task.items)
+
+    def is_well_formed(self, task: Task, outcome: Outcome, extension: Extension | None = None) -> bool:
+        """Whether an outcome has one value per evaluated point of its task."""
+        if task.items is None:
+            return well_formed(self.store, task, outcome, extension)
+        assert self.rounds is not None
+        return _shapes(outcome.points) == {(len(self.rounds.items(*task.items)[1]),)}
+
+    def advance(self, seconds: float) -> Sequence[Task]:
+        """The tasks that follow when all are done: those of the next round, if there is one.
+
+        Args:
+            seconds: that the landscape has taken so far.
+        """
+        if self.rounds is None or not self.rounds.advance(seconds):
+            return ()
+        return self._tasks_of_rounds()
+
+    def _tasks_of_rounds(self) -> list[Task]:
+        assert self.rounds is not None
+        return [Task(self.store.name, items=items) for items in self.rounds.missing()]
+
+    def find_tasks(self, seconds: float) -> None:
+        """Add the missing tasks of the rounds; if there are none, but the accuracy is not reached, of the next one."""
+        assert self.rounds is not None
+        tasks: Sequence[Task] = self._tasks_of_rounds()
+        if not tasks and not self.rounds.is_settled:
+            tasks = self.advance(seconds)
+        self.tasks = [*self.tasks, *tasks]
+        self.points = sum(map(self.points_of, self.tasks))
 
 
 def open_landscape(prepared: PreparedJob, landscape: PreparedLandscape) -> OpenLandscape | None:
     """Open a landscape of the job that is on disk, and check every chunk; None if it is new."""
     store = reopen_store(prepared, landscape)
-    return None if store is None else _open_for_writing(store, landscape)
+    return None if store is None else _open_for_writing(store, prepared, landscape)
 
 
 def create_landscape(prepared: PreparedJob, landscape: PreparedLandscape, tile_shape: Index) -> OpenLandscape:
     """Create a landscape on disk, with tiles of so many points per dimension of the grid."""
     store = create_store(prepared, landscape, tile_shape)
-    return _open_for_writing(store, landscape)
+    return _open_for_writing(store, prepared, landscape)
 
 
-def _open_for_writing(store: LandscapeStore, landscape: PreparedLandscape) -> OpenLandscape:
+def _open_for_writing(store: LandscapeStore, prepared: PreparedJob, landscape: PreparedLandscape) -> OpenLandscape:
     tasks = missing_tasks(store, landscape.name)
     if landscape.extension is not None and take_over(landscape.extension, store, tasks):
         tasks = missing_tasks(store, landscape.name)
-    return OpenLandscape(store, tasks)
+    if landscape.record.accuracy is None:
+        return OpenLandscape(store, tasks, tasks.points)
+    path = [task for task in tasks if task.path is not None]
+    opened = OpenLandscape(store, path, 0, OpenRounds(store, landscape, shape_of(prepared, landscape)))
+    opened.find_tasks(store.record.progress.seconds or 0.0)
+    return opened
 
 
 def missing_tasks(store: LandscapeStore, landscape: str) -> TaskList:
@@ -216,6 +307,8 @@ def task_points(store: LandscapeStore, task: Task) -> int:
 
 def evaluate(evaluator: Evaluator, work: Work) -> Outcome:
     """Evaluate one task: the only source of a landscape's numbers, in this process and in every worker."""
+    if work.blocks is not None:
+        return Outcome(evaluate_items(evaluator, work.points, work.blocks))
     states = evaluator.evaluate_states(work.states, work.states_before) if work.states else None
     points = evaluator.evaluate(work.points, rise=True, before=work.before, keep=work.keep)
     if work.convexity is not None:
@@ -223,11 +316,6 @@ def evaluate(evaluator: Evaluator, work: Work) -> Outcome:
     if work.layers is not None:
         points = with_layers(evaluator, work.points, points, work.layers)
     return Outcome(points, states)
-
-
-def commit(store: LandscapeStore, task: Task, outcome: Outcome, extension: Extension | None = None) -> None:
-    """Write a task's outcome to the store, whole."""
-    commit_all(store, [(task, outcome)], extension)
 
 
 def commit_all(
@@ -238,8 +326,6 @@ def commit_all(
     Args:
         extension: gives the values of points that were not evaluated.
     """
-    for task, outcome in outcomes:
-        _refuse_other_names(store, task, outcome)
     tiles = [(store.tile(task.tile), outcome.points.arrays()) for task, outcome in outcomes if task.tile is not None]
     if extension is not None:
         tiles = [(tile, complete_tile(extension, store.name, tile, arrays)) for tile, arrays in tiles]
@@ -352,11 +438,13 @@ def create_store(prepared: PreparedJob, landscape: PreparedLandscape, tile_shape
     moved = [name for name in landscape.origin if any(name in state for state in states)]
     parameters = [info.name for info in describe_parameters(prepared.problem.model)]
     names = [*parameters, *(name for name in moved if name not in parameters)]
+    whole = landscape.record.accuracy is not None  # each picture is written at once
     new = NewArrays(
-        landscape.grid, tile_shape, landscape.observables, [axis.attributes for axis in landscape.directions], states,
+        landscape.grid, landscape.grid.shape if whole else tile_shape, landscape.observables,
+        [axis.attributes for axis in landscape.directions], states,
         layout(landscape.origin, names), landscape.path, landscape.record.moment_rows,
         prepared.sample_index if landscape.record.moment_rows else None,
-        kept_samples(prepared, landscape),
+        kept_samples(prepared, landscape), landscape.record.accuracy is not None,
     )  # fmt: skip
     store = LandscapeStore.create(prepared.run, landscape.name, new, landscape.record)
     if any(axis.record.kind == EigenDirection.model_fields["kind"].default for axis in landscape.directions):

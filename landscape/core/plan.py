@@ -283,7 +283,9 @@ class Plan:
     seed: int = 0
     engine: Engine = Engine()
     bfloat16_weights: bool = False
-    reduction: Literal["blocks"] = "blocks"  # from samples to means: of planned batches, merged in order
+    # From samples to means: of planned batches, merged in order; or of growing blocks, each by itself, where
+    # points know different numbers of samples.
+    reduction: Literal["blocks", "growing"] = "blocks"
     quantise: Quantisation | None = None
 
     @property

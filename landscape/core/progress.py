@@ -34,6 +34,8 @@ class Progress:
         workers: how many compute now.
         retries: how many tasks were sent again.
         given_up: points that this session gave up; a later session tries them again.
+        unit: what is counted as points: `evaluations` where points know different numbers of samples.
+        note: what else is reached so far; '' for nothing.
     """
 
     landscape: str
@@ -47,6 +49,8 @@ class Progress:
     workers: int = 1
     retries: int = 0
     given_up: int = 0
+    unit: str = "points"
+    note: str = ""
 
     @property
     def left(self) -> int:
@@ -117,9 +121,11 @@ NOTEBOOK_SECONDS = 0.2  # between two drawings of a bar in a notebook: each is a
 def progress_text(progress: Progress) -> str:
     """One line on a landscape: how much is done, how fast, how long the rest takes, what went wrong."""
     share = progress.points_done / progress.points if progress.points else 1.0
-    parts = [f"{progress.landscape}: {progress.points_done}/{progress.points} points ({share:.0%})"]
+    parts = [f"{progress.landscape}: {progress.points_done}/{progress.points} {progress.unit} ({share:.0%})"]
+    if progress.note:
+        parts.append(progress.note)
     if progress.rate > 0:
-        parts.append(f"{progress.rate:.3g} points/s")
+        parts.append(f"{progress.rate:.3g} {progress.unit}/s")
         if progress.left:
             parts.append(f"ETA {seconds_text(progress.eta)}")
     if progress.retries:

@@ -74,10 +74,14 @@ class Evaluator:
         self._origin, self.directions = origin, directions
         self._restart()
 
-    def origin(self) -> Values:
-        """The observables at θ₀, computed once, as a point of the landscape; raises what user code raises there."""
+    def origin(self, blocks: range | None = None) -> Values:
+        """The observables at θ₀, computed once, as a point of the landscape; raises what user code raises there.
+
+        Args:
+            blocks: the first blocks of samples, if not all count.
+        """
         return self._compute_undisturbed(
-            lambda: self._collect(lambda: iter([self._at_origin()]), np.arange(1), self._reduction())
+            lambda: self._collect(lambda: iter([self._at_origin(blocks)]), np.arange(1), self._reduction(blocks=blocks))
         )
 
     def use(self, engine: Engine, batch_size: int | None = None) -> None:
@@ -91,24 +95,60 @@ class Evaluator:
         self._restart()
 
     def evaluate(
-        self, points: Floats, *, rise: bool = False, before: Before | None = None, keep: bool = False
-    ) -> Values:
+        self, points: Floats, *, rise: bool = False, before: Before | None = None, keep: bool = False,
+        blocks: range | None = None,
+    ) -> Values:  # fmt: skip
         """The observables at `points` [P, axes]; with `rise` the error of the rise, with `keep` all losses.
 
         Args:
             before: known moments of the first blocks of samples, which are not evaluated again.
+            blocks: the first blocks of samples, if not all count.
         """
         # Row by row: the points of a row share most of the work of setting their weights.
         order = np.lexsort(points.T[::-1]) if points.shape[1] else np.arange(len(points))
         known = before and Before(before.blocks, before.moments[order])
 
         def compute() -> Values:
-            reduction = self._reduction(self._known_at_origin() if rise else None, known, keep)
-            walk = self.walk(known)
+            reduction = self._reduction(self._known_at_origin() if rise else None, known, keep, blocks)
+            walk = self.walk(known, blocks)
             return self._collect(partial(walk.points, points[order].tolist()), np.argsort(order), reduction)
 
         values = self._compute_undisturbed(compute)
         return values if rise else replace(values, rise_stderr=None)
+
+    def evaluate_blocks(self, points: Floats, blocks: range) -> Values:
+        """The observables at `points` [P, axes] over some consecutive blocks of samples, each block by itself.
+
+        Returns:
+            Values over these blocks together; `of_blocks` holds the moments of each, with the rises of all observables,
+            and `samples` or `of_terms` the rise of the loss of every sample.
+
+        Raises:
+            Exception: whatever user code raises at a point or at the origin.
+        """
+        order = np.lexsort(points.T[::-1]) if points.shape[1] else np.arange(len(points))
+
+        def compute() -> Values:
+            part, walk = self._batching.part(blocks), self.walk(blocks=blocks)
+            reduction = Reduction(part, self._at_origin(blocks), terms_of(self.observe), None, keep=True, apart=True)
+            return self._collect(partial(walk.points, points[order].tolist()), np.argsort(order), reduction)
+
+        return self._compute_undisturbed(compute)
+
+    @property
+    def reference_blocks(self) -> range | None:
+        """The blocks whose values every process must reproduce, if these are not those of all samples."""
+        return range(min(2, len(self._batching.blocks))) if self.plan.reduction == "growing" else None
+
+    @property
+    def reference_batches(self) -> int | None:
+        """How many batches these blocks have; None if all count."""
+        return None if self.reference_blocks is None else self._batching.of_block(self.reference_blocks.stop)
+
+    @property
+    def block_ends(self) -> tuple[int, ...]:
+        """The number of samples up to the end of each block."""
+        return self._batching.ends
 
     def evaluate_states(self, states: Sequence[State], before: Before | None = None) -> Values:
         """The observables at whole sets of weights, such as the snapshots of a trajectory."""
@@ -221,7 +261,8 @@ class Evaluator:
         self._current = self._start(weights)
 
     def _restart(self) -> None:
-        self._origin_pieces: dict[int, Pieces] = {}  # by batch size, as other batches round differently
+        # By batch size, as other batches round differently, and by block.
+        self._origin_pieces: dict[int, dict[int, Pieces]] = {}
         self._stop()
         self._running()
 
@@ -245,29 +286,45 @@ class Evaluator:
         )  # fmt: skip
         return RunningModel(loaded, target)
 
-    def walk(self, before: Before | None = None) -> Walk:
-        """The engine's order of computing points, starting after the known blocks of samples."""
+    def walk(self, before: Before | None = None, blocks: range | None = None) -> Walk:
+        """The engine's order of computing points, starting after the known blocks of samples.
+
+        Args:
+            blocks: the consecutive blocks to compute; default: all, or those that are not known.
+        """
         if self._running().lacks_ranges:
             with arithmetic(self.plan, self.device), torch.no_grad():
-                self._walk_from(None).take_ranges()
-        return self._walk_from(before)
+                self._walk_over(range(len(self._batching.blocks))).take_ranges()
+        return self._walk_over(blocks or range(before.blocks if before else 0, len(self._batching.blocks)))
 
-    def _walk_from(self, before: Before | None) -> Walk:
-        walk, first = walk_of(self.plan.engine), self._batching.of_block(before.blocks) if before else 0
-        batches = partial(self._feed.batches, first=first)
+    def _walk_over(self, blocks: range) -> Walk:
+        walk, first = walk_of(self.plan.engine), self._batching.of_block(blocks.start)
+        count = None if blocks.stop == len(self._batching.blocks) else self._batching.of_block(blocks.stop) - first
+        batches = partial(self._feed.batches, count, first)
         recalibrates = self.plan.statistics.recalibrated
         return walk(self._running(), batches, self.samples, self._batching.begins, self.on_point, recalibrates)
 
-    def _reduction(self, origin: Pieces | None = None, before: Before | None = None, keep: bool = False) -> Reduction:
+    def _reduction(
+        self, origin: Pieces | None = None, before: Before | None = None, keep: bool = False,
+        blocks: range | None = None,
+    ) -> Reduction:  # fmt: skip
+        if blocks is not None:
+            return Reduction(self._batching.part(blocks), origin, terms_of(self.observe), None, keep)
         first = self._batching.of_block(before.blocks) if before else 0
         return Reduction(self._batching, origin and origin[first:], terms_of(self.observe), before, keep)
 
-    def _at_origin(self) -> Pieces:
-        if self.batch_size not in self._origin_pieces:
+    def _at_origin(self, blocks: range | None = None) -> Pieces:
+        """The observables at θ₀ of every batch of some consecutive blocks; default: of all."""
+        blocks = blocks or range(len(self._batching.blocks))
+        known = self._origin_pieces.setdefault(self.batch_size, {})
+        missing = [block for block in blocks if block not in known]
+        if missing:
+            asked = range(missing[0], missing[-1] + 1)
             with arithmetic(self.plan, self.device), torch.no_grad():
-                (pieces,) = self.walk().points([[0.0] * len(self.directions)])
-            self._origin_pieces[self.batch_size] = pieces
-        return self._origin_pieces[self.batch_size]
+                (pieces,) = self.walk(blocks=asked).points([[0.0] * len(self.directions)])
+            for block, (start, stop) in zip(asked, self._batching.part(asked).split(len(pieces)), strict=True):
+                known[block] = pieces[start:stop]
+        return [piece for block in blocks for piece in known[block]]
 
     def _known_at_origin(self) -> Pieces | None:
         """ℓᵢ(0) of every sample; None if user code raises there, which the tile at the origin will report."""

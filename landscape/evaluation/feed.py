@@ -376,6 +376,16 @@ class Batching:
         """The number of the first batch of a block."""
         return sum(self.blocks[:block])
 
+    def part(self, blocks: range) -> Batching:
+        """The batches of some consecutive blocks alone."""
+        first, end = self.of_block(blocks.start), self.of_block(blocks.stop)
+        return Batching(self.edges[first:end], self.blocks[blocks.start : blocks.stop], len(blocks))
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The samples before the end of each block."""
+        return tuple(self.edges[batch - 1][1] for batch in accumulate(self.blocks))
+
     def split(self, batches: int) -> Iterator[Edge]:
         """Where the batches of each block begin and end, among the last so many batches.
 
@@ -390,7 +400,8 @@ def batching_of(samples: int, plan: Plan, batch_size: int, cuts: Sequence[Edge] 
     """The batches of so many samples.
 
     A planned batch is a block: samples [k·B, (k+1)·B), and the rest at the end. If layers use the statistics of a
-    batch, no batch may be much smaller than the others: then the sizes differ by at most one.
+    batch, no batch may be much smaller than the others: then the sizes differ by at most one. Growing blocks, see
+    `growing_blocks`, have batches of the planned size at most.
 
     Args:
         batch_size: samples of a batch at most; smaller than planned if planned batches do not fit the memory. Planned
@@ -405,11 +416,34 @@ def batching_of(samples: int, plan: Plan, batch_size: int, cuts: Sequence[Edge] 
     if cuts is not None:
         return Batching(tuple(cuts), (1,) * len(cuts), len(cuts))
     size = plan.batch_size
+    if plan.reduction == "growing":
+        pieces = [
+            [(start + a, start + b) for a, b in _cut(end - start, min(size, batch_size))]
+            for start, end in growing_blocks(samples)
+        ]
+        return Batching(tuple(edge for piece in pieces for edge in piece), tuple(map(len, pieces)), len(pieces))
     extends = plan.statistics.fixed
     planned = _cut(samples, size) if extends else batch_edges(samples, size)
     parts = [[(start + a, start + b) for a, b in batch_edges(stop - start, batch_size)] for start, stop in planned]
     edges = [edge for part in parts for edge in part]
     return Batching(tuple(edges), tuple(map(len, parts)), samples // size if extends else 0)
+
+
+FIRST_BLOCK, PILOT = 64, 256  # samples of the first of growing blocks, and of the first two together
+FINENESS = 8  # growing blocks in which the number of samples doubles
+
+
+def growing_blocks(samples: int) -> list[Edge]:
+    """Blocks for points that know different numbers of samples: 64, 192 and then 256 or more, an eighth of all before.
+
+    >>> [end for _, end in growing_blocks(1000)], len(growing_blocks(1_000_000))
+    ([64, 256, 512, 768, 1000], 85)
+    """
+    ends = [FIRST_BLOCK, PILOT]
+    while ends[-1] < samples:
+        ends.append(ends[-1] + max(PILOT, (1 << (ends[-1].bit_length() - 1)) // FINENESS))
+    ends = [end for end in ends if end < samples] + [samples]
+    return list(pairwise([0, *ends]))
 
 
 def _cut(samples: int, size: int) -> list[Edge]:

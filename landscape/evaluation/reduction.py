@@ -76,6 +76,7 @@ class Values:
     `rise_stderr` is the standard error of the loss's rise over the origin, that of the mean of ℓᵢ(p) − ℓᵢ(0) over the
     samples i. All points share the samples, so that their common noise cancels. None if it was not requested.
     `moments` and `samples` are None if they are not kept.
+    `of_blocks` are the moments [P, blocks, R, 6] of each block alone, if blocks are kept apart.
     `weighted` says whether `observe` returned a weight for each sample. For a loss that is a sum of terms, `of_terms`
     holds the samples of each term by name, if they are kept; then `samples` is None.
     """
@@ -88,6 +89,7 @@ class Values:
     samples: SampleValues | None = None
     weighted: bool = False
     of_terms: Mapping[str, SampleValues] = field(default_factory=dict)
+    of_blocks: Floats | None = None
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The values by their names in the store, `loss`, `loss_stderr`, …, `loss_rise_stderr`: float64 [P] each."""
@@ -115,10 +117,12 @@ class SampleKeeper:
     Args:
         origin: the observables at the origin, of every batch; None if they are not known.
         name: of the loss, or of one of its terms; a term may have samples in the first batches only.
+        rises: whether to keep what each loss is above that at the origin, instead of the loss.
     """
 
-    def __init__(self, origin: Pieces | None, name: str = "loss") -> None:
+    def __init__(self, origin: Pieces | None, name: str = "loss", *, rises: bool = False) -> None:
         self._origin, self._name = origin, name
+        self._below = self._of(origin) if rises and origin is not None else None
         self._losses: list[NDArray[np.float32]] = []
         self._pending: list[tuple[Tensor, Tensor | None]] = []  # of points, on the device
         self._size = 0
@@ -131,6 +135,7 @@ class SampleKeeper:
             OtherWeights: the sample weights differ from those of earlier points.
         """
         losses = self._of(pieces)
+        losses = (losses if self._below is None else losses - self._below).float()
         weights = torch.cat([piece[WEIGHT] for piece in pieces]).double() if WEIGHT in pieces[0] else None
         self._pending.append((losses, weights))
         self._size += len(losses)
@@ -160,11 +165,12 @@ class SampleKeeper:
         losses = np.concatenate(self._losses)[places]
         origin = np.full(losses.shape[1], np.nan, np.float32)
         if self._origin is not None:
-            origin = self._of(self._origin).cpu().numpy()
+            origin = self._of(self._origin).float().cpu().numpy()
         return SampleValues(losses, origin, self._weights)
 
     def _of(self, pieces: Pieces) -> Tensor:
-        return torch.cat([piece[self._name] for piece in pieces if self._name in piece]).float()
+        held = [piece[self._name] for piece in pieces if self._name in piece]
+        return torch.cat(held) if held else next(iter(pieces[0].values())).new_empty(0)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -290,15 +296,18 @@ class Reduction:
         terms: the terms of the loss, each with its factor; None if `observe` returns the loss.
         before: known moments of earlier blocks, in the order of the points; None if there are none.
         keep: whether the losses of all these samples are returned too.
+        apart: whether the blocks are kept apart, with the rises of every observable; `keep` then returns rises.
     """
 
     def __init__(
         self, batching: Batching, origin: Pieces | None, terms: Mapping[str, float] | None = None,
-        before: Before | None = None, keep: bool = False,
+        before: Before | None = None, keep: bool = False, apart: bool = False,
     ) -> None:  # fmt: skip
-        self._batching, self._terms, self._before = batching, terms, before
+        self._batching, self._terms, self._before, self._apart = batching, terms, before, apart
         self._origin = None if origin is None else self._in_blocks(origin)
-        self._keepers = {name: SampleKeeper(origin, name) for name in terms or ("loss",)} if keep else {}
+        kept = (terms or ("loss",)) if keep else ()
+        self._keepers = {name: SampleKeeper(origin, name, rises=apart) for name in kept}
+        self._tables: list[Floats] = []
         self._names: tuple[str, ...] = ()
         self._pending: list[list[Observed]] = []
         self._size, self._weighted = 0, False
@@ -328,6 +337,8 @@ class Reduction:
         self._names = tuple(self._terms or ordered_names(names))
         table = torch.stack([self._moments(points, number) for number in range(len(points[0]))]).cpu().numpy()
         _refuse_weights(table)
+        if self._apart:
+            self._tables.append(np.moveaxis(table[..., :PARTS], 0, 1))
         start = sum(map(len, self._whole))
         whole = np.zeros((*table.shape[1:-1], PARTS))
         if self._before is not None:
@@ -343,7 +354,7 @@ class Reduction:
     @property
     def _rows(self) -> tuple[str, ...]:
         """The rows of the moments: the observables, then the rises."""
-        return moment_rows(self._names, self._terms)
+        return moment_rows(self._names, self._terms, of_all=self._apart)
 
     def _moments(self, points: Sequence[Sequence[Observed]], number: int) -> Tensor:
         """The moments of one block at some points [points, rows, 7]; the last column is the least weight."""
@@ -352,7 +363,7 @@ class Reduction:
         weights = stacked.pop(WEIGHT, None)
         if self._origin is not None:
             rises = self._origin[number]
-            names = [name for name in self._terms or ("loss",) if name in stacked]
+            names = [name for name in self._terms or (self._names if self._apart else ("loss",)) if name in stacked]
             stacked |= {rise_of(name): stacked[name] - rises[name] for name in names}
         first = next(iter(stacked.values()))
         table = first.new_zeros(len(points), len(self._rows), PARTS + 1)
@@ -387,7 +398,7 @@ class Reduction:
         return Values(
             {name: mean[name] for name in names}, {name: errors[name] for name in names}, 0.0,
             errors[rise_of("loss")], BlockMoments(self._rows, prefix), None if of_terms else kept.get("loss"),
-            self._weighted, of_terms,
+            self._weighted, of_terms, np.concatenate(self._tables)[places] if self._apart else None,
         )  # fmt: skip
 
 
@@ -396,15 +407,20 @@ def terms_of(observe: Observe) -> Mapping[str, float] | None:
     return observe.factors if isinstance(observe, Combination) else None
 
 
-def moment_rows(observables: Sequence[str], terms: Mapping[str, float] | None = None) -> tuple[str, ...]:
+def moment_rows(
+    observables: Sequence[str], terms: Mapping[str, float] | None = None, *, of_all: bool = False
+) -> tuple[str, ...]:
     """The rows of kept moments: every observable that `observe` returns, and the rise of the loss or of its terms.
+
+    Args:
+        of_all: whether the rise of every observable is a row.
 
     Example:
         >>> moment_rows(["loss", "accuracy"])
         ('loss', 'accuracy', 'loss-rise')
     """
     names = tuple(terms or observables)
-    return (*names, *(rise_of(name) for name in terms or ("loss",)))
+    return (*names, *(rise_of(name) for name in terms or (names if of_all else ("loss",))))
 
 
 def rise_of(name: str) -> str:

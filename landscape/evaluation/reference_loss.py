@@ -12,6 +12,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -120,10 +121,11 @@ def _compare(evaluator: Evaluator, point: Sequence[float], evaluated: float) -> 
     def weights() -> Iterator[tuple[str, Tensor]]:
         return weights_at(evaluator.weights_at_origin, evaluator.directions if point else (), point)
 
-    pair = Pair(evaluated, loss_of(evaluator, weights, evaluator.plan, fresh=bool(point)))
+    few = partial(loss_of, evaluator, plan=evaluator.plan, fresh=bool(point), batches=evaluator.reference_batches)
+    pair = Pair(evaluated, few(weights))
     if pair.agrees():
         return pair
-    moved = loss_of(evaluator, lambda: _shake(weights(), evaluator), evaluator.plan, fresh=bool(point))
+    moved = few(lambda: _shake(weights(), evaluator))
     change = abs(moved - pair.own)
     return replace(pair, rounding=change if math.isfinite(change) else math.inf)
 

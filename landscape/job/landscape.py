@@ -33,10 +33,14 @@ from landscape.job.directions.plane import PcaDirection, PlaneDirection
 from landscape.job.landscape_options import DEFAULT_SIZE as CONVEXITY_SIZE
 from landscape.job.landscape_options import (
     NO_CURVATURE,
+    POINTS_OF_ACCURACY,
+    MaybeAccuracy,
+    MaybeBudget,
     MaybeConvexity,
     MaybeLayers,
     MaybeQuantise,
     Refine,
+    refuse_with_accuracy,
     refuse_with_like,
 )
 from landscape.surface.barriers import Curve
@@ -221,6 +225,13 @@ class Landscape(Frozen):
     """
     refine: Refine | None = None
     """Finer steps where interpolation is off by more than `tolerance`, up to `points` points in all; default: none."""
+    accuracy: MaybeAccuracy = None
+    """How true the picture shall be, in place of `size`, `num_samples` and `refine`: `1%` of the relief, a number in
+    units of the loss, or `{error: 1%, scale: log}`. Points and samples are added where they are needed, out of all
+    samples of the problem; default: none.
+    """
+    budget: MaybeBudget = None
+    """What an `accuracy` may cost: `10 min` or `1e6 evaluations` (of one sample at one point); default: no limit."""
     convexity: MaybeConvexity = None
     """Also the largest and the smallest eigenvalue of the Hessian at every point, and their ratio: `true`, or
     `{steps: 60}`; default: none.
@@ -273,6 +284,7 @@ class Landscape(Frozen):
             return data
         data = dict(data)
         refuse_with_like(data)
+        refuse_with_accuracy(data)
         if data.get("convexity") not in (None, False) and data.get("size") is None:
             data["size"] = CONVEXITY_SIZE
         if data.get("paths") is not None and data.get("trajectory") is not None:
@@ -301,6 +313,8 @@ class Landscape(Frozen):
             raise ValueError(f"directions must list 1, 2 or 3 directions, one per axis, not {count}")
         if self.quantise and self.convexity is not None:
             raise ValueError(NO_CURVATURE)
+        if self.accuracy is not None:
+            object.__setattr__(self, "size", (POINTS_OF_ACCURACY[count],))
         if self.refine is not None and count > 2:
             raise ValueError("refine must be left out over three axes; `landscape refine --box` makes a part finer")
         for field in ("size", "range"):
@@ -417,7 +431,7 @@ def _through_networks(data: Mapping[str, Any]) -> dict[str, Any]:
 
 # ----------------------------------------------------------------------------------------------------
 # `like: NAME` takes origin, directions, size and range from another landscape, but not these fields.
-OWN = ("name", "quantise", "refine", "convexity", "layers")
+OWN = ("name", "quantise", "refine", "accuracy", "budget", "convexity", "layers")
 
 
 def with_likes(landscapes: Sequence[Landscape], others: Mapping[str, Landscape]) -> tuple[Landscape, ...]:
@@ -439,6 +453,9 @@ def _resolve(landscape: Landscape, by_name: Mapping[str, Landscape], chain: tupl
     target = _resolve(by_name[landscape.like], by_name, (*chain, landscape.like))
     if target.like is not None:
         return landscape
-    resolved = target.model_copy(update={"like": None, **{name: getattr(landscape, name) for name in OWN}})
+    own = {name: getattr(landscape, name) for name in OWN}
+    if landscape.accuracy is not None:
+        own["size"] = (POINTS_OF_ACCURACY[len(target.directions)],) * len(target.directions)
+    resolved = target.model_copy(update={"like": None, **own})
     resolved.model_fields_set.difference_update(set(OWN) - landscape.model_fields_set)
     return resolved

@@ -1,8 +1,9 @@
-"""Options of a landscape that are objects of their own: `quantise`, `convexity`, `layers` and `refine`."""
+"""Options of a landscape that are objects of their own, from `quantise` to `accuracy`."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -193,6 +194,20 @@ SHARE: dict[str, Any] = {  # as an editor checks it
 }
 
 
+def _percent(value: Any) -> float | None:
+    """The share that a text such as `1%` stands for; None for other values.
+
+    >>> _percent(" 2.5 %"), _percent("0.1")
+    (0.025, None)
+    """
+    if not isinstance(value, str) or not value.strip().endswith("%"):
+        return None
+    try:
+        return float(value.strip()[:-1]) / 100
+    except ValueError:
+        return math.nan
+
+
 class Refine(Frozen):
     """Finer steps where interpolation between the points is off, chosen level by level from the values alone."""
 
@@ -206,11 +221,149 @@ class Refine(Frozen):
     @field_validator("tolerance", mode="before")
     @classmethod
     def _share(cls, value: Any) -> float:
-        try:
-            percent = isinstance(value, str) and value.strip().endswith("%")
-            share = float(value.strip()[:-1]) / 100 if percent else float(value)
-        except (TypeError, ValueError):
-            share = math.nan
-        if isinstance(value, bool) or not 0 < share < 1:
+        share = _percent(value)
+        if share is None:
+            try:
+                share = math.nan if isinstance(value, bool) else float(value)
+            except (TypeError, ValueError):
+                share = math.nan
+        if not 0 < share < 1:
             raise ValueError(f"must be a share of the relief between 0 and 1, such as 1% or 0.01, not {quoted(value)}")
         return share
+
+
+# ----------------------------------------------------------------------------------------------------
+# `accuracy:` and `budget:` take the place of size, samples and refinement.
+
+FIELDS_OF_GRID = ("size", "refine", "convexity", "layers")  # which an accuracy leaves no room for
+POINTS_OF_ACCURACY = {1: 641, 2: 161, 3: 41}  # by the number of axes: points per axis of the finest grid
+ACCURACY_SCHEMA = {
+    "anyOf": [
+        {"type": "number", "exclusiveMinimum": 0},
+        {"type": "string", "pattern": "^ *[0-9.eE+-]+ *%? *$"},
+        {"type": "object"},
+        {"type": "null"},
+    ]
+}
+
+
+class Accuracy(Frozen):
+    """How true a picture shall be: points and samples are added where they are needed until it is."""
+
+    error: Annotated[float, WithJsonSchema(ACCURACY_SCHEMA["anyOf"][0])]
+    """The 95th percentile over the area of |shown − true|: `1%` of the relief, or a number in units of the loss (of its
+    decimal logarithm with `scale: log`). *Shown* is the interpolated rise of the loss over the origin, *true* its mean
+    over all samples of the problem.
+    """
+    relative: bool = False
+    """Whether `error` is a share of the relief; a text such as `1%` sets it."""
+    scale: Literal["linear", "log"] = "linear"
+    """Whether the error and the relief are those of the loss or of its decimal logarithm."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_percent(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or "error" not in data:
+            return data
+        share = _percent(data["error"])
+        return {**data, "error": share, "relative": True} if share is not None and share > 0 else data
+
+    @field_validator("error", mode="before")
+    @classmethod
+    def _positive(cls, value: Any) -> float:
+        try:
+            number = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not 0 < number < math.inf:
+            raise ValueError(f"must be a share of the relief such as 1%, or a positive number, not {quoted(value)}")
+        return number
+
+    @model_validator(mode="after")
+    def _below_the_relief(self) -> Self:
+        if self.relative and self.error >= 1:
+            raise ValueError(f"must be below 100% of the relief, not {quoted(f'{self.error:.4g}')}")
+        return self
+
+    @property
+    def text(self) -> str:
+        """As a job writes it: `1%`, or `0.05`.
+
+        >>> Accuracy(error="1%").text, Accuracy(error=0.05).text
+        ('1%', '0.05')
+        """
+        return f"{100 * self.error:.6g}%" if self.relative else f"{self.error:.6g}"
+
+
+def refuse_with_accuracy(data: Mapping[str, Any]) -> None:
+    """Refuse a landscape with `accuracy` and a field that it takes the place of, or with `budget` alone.
+
+    Raises:
+        ValueError: names the first such field.
+    """
+    if data.get("accuracy") is None:
+        if data.get("budget") is not None:
+            raise ValueError("budget goes with accuracy only: accuracy: 1%; a fixed grid costs size and num_samples")
+        return
+    sizes = data.get("size")
+    as_recorded = isinstance(sizes, (list, tuple)) and set(sizes) == {POINTS_OF_ACCURACY.get(len(sizes))}
+    fields = (name for name in FIELDS_OF_GRID if data.get(name) not in (None, False))
+    field = next((name for name in fields if not (name == "size" and as_recorded)), None)
+    if field is not None:
+        raise ValueError(f"accuracy and {field} exclude each other: leave out {field}; points go where they are needed")
+
+
+def _accuracy_fields(value: Any) -> Any:
+    """An accuracy written as a number or per cent, as its fields."""
+    if value is None or isinstance(value, (Mapping, Accuracy)):
+        return value
+    return {"error": value}
+
+
+MaybeAccuracy = Annotated[Accuracy | None, BeforeValidator(_accuracy_fields), WithJsonSchema(ACCURACY_SCHEMA)]
+
+UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_BUDGET = re.compile(rf" *([0-9.eE+]+) *({'|'.join(UNITS)}|evaluations?) *")
+
+
+class Budget(Frozen):
+    """What a landscape may cost, after which the accuracy that was reached is kept."""
+
+    seconds: float | None = None
+    evaluations: int | None = None
+
+    @property
+    def text(self) -> str:
+        """As a job writes it.
+
+        >>> Budget(seconds=600).text, Budget(evaluations=4000).text
+        ('600 s', '4000 evaluations')
+        """
+        return f"{self.seconds:g} s" if self.seconds is not None else f"{self.evaluations} evaluations"
+
+
+def budget_fields(value: Any) -> Any:
+    """A budget such as `10 min` or `4000 evaluations` as its fields.
+
+    >>> budget_fields("10 min"), budget_fields("4e3 evaluations")
+    ({'seconds': 600.0}, {'evaluations': 4000})
+    """
+    if value is None or isinstance(value, (Mapping, Budget)):
+        return value
+    match, number = _BUDGET.fullmatch(value) if isinstance(value, str) else None, math.nan
+    if match is not None:
+        try:
+            number = float(match[1])
+        except ValueError:
+            match = None
+    if match is None or not 0 < number < math.inf:
+        raise ValueError(
+            f"must be a time or a number of evaluations, such as 10 min or 1e6 evaluations, not {quoted(value)}"
+        )
+    if match[2] in UNITS:
+        return {"seconds": number * UNITS[match[2]]}
+    return {"evaluations": max(1, round(number))}
+
+
+BUDGET_SCHEMA = {"anyOf": [{"type": "string", "pattern": _BUDGET.pattern}, {"type": "object"}, {"type": "null"}]}
+MaybeBudget = Annotated[Budget | None, BeforeValidator(budget_fields), WithJsonSchema(BUDGET_SCHEMA)]

@@ -17,7 +17,7 @@ from landscape.core.errors import JobError, LandscapeError, quoted
 from landscape.core.grid import Floats, Grid, Index, Tile, overlap, points_per_tile, tile_at, tile_counts
 from landscape.store.chunk_io import ChunkReader
 from landscape.store.documents import DescribedArray, Documents, Expected
-from landscape.store.format import StoredArray, path_moment_rows, rows_written, with_stderr
+from landscape.store.format import ACCURATE, StoredArray, path_moment_rows, rows_written, with_stderr
 from landscape.surface.record import Record, parse_axis
 from landscape.surface.refinement import from_stretches, in_coarser_level, new_points, new_points_per_tile
 from landscape.surface.surface import (
@@ -101,7 +101,7 @@ class LandscapeArrays:
         self.name, self.store, self._documents, self._path = name, store, documents, path
         self.observables, self.moment_rows = record.observables, record.moment_rows
         self.kept_samples = record.num_samples or 0 if record.keep_samples else 0
-        self.level = record.level
+        self.level, self.accurate = record.level, record.accuracy is not None
         self._described: dict[str, DescribedArray] = {}
         self.has_path = documents.has(path, "path_status")
         # A landscape that was made from `paths` has this array, even if the array is lost.
@@ -166,7 +166,7 @@ class LandscapeArrays:
     @property
     def value_names(self) -> tuple[str, ...]:
         """The arrays of values over the grid: each observable and its standard error, and that of the rise."""
-        return (*with_stderr(self.observables), RISE_STDERR)
+        return (*with_stderr(self.observables), RISE_STDERR, *(name for name, _, _ in ACCURATE if self.accurate))
 
     @property
     def tile_names(self) -> tuple[str, ...]:

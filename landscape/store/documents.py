@@ -227,6 +227,7 @@ def check_array(array: StoredArray, name: str, like: Expected | None, axes: tupl
 FOLDER = "landscapes.zarr"
 METADATA = "zarr.json"
 LEVELS = "levels"  # the folder of a landscape with its refinement, a folder per level
+ROUNDS = "rounds"  # the folder of a landscape with the values that its accuracy asked for, a folder per round
 ABSENT = "is not there"
 INLINE = {"kind": "inline", "must_understand": False}
 

@@ -22,6 +22,8 @@ from landscape.model.run_files import depth_exceeds
 from landscape.surface.record import parse_axis, plain
 from landscape.surface.record_entries import PathRecord
 from landscape.surface.surface import (
+    INTERPOLATED,
+    INTERPOLATION_ERROR,
     LOSS_SAMPLES,
     MOMENT_PARTS,
     MOMENTS,
@@ -30,6 +32,7 @@ from landscape.surface.surface import (
     RISE_STDERR,
     SAMPLE_INDEX,
     SAMPLE_WEIGHTS,
+    SAMPLES_KNOWN,
 )
 
 if TYPE_CHECKING:
@@ -256,6 +259,7 @@ class NewArrays:
         moment_rows: the rows of the stored moments, see `evaluation.reduction`; empty if none are stored.
         sample_index: the places of the samples in the data, int64, in the order of the samples.
         kept_samples: the number of samples whose losses are stored; 0 if they are not.
+        accurate: whether the landscape is computed to an accuracy, round by round.
     """
 
     grid: Grid
@@ -268,6 +272,7 @@ class NewArrays:
     moment_rows: Sequence[str] = ()
     sample_index: NDArray[np.int64] | None = None
     kept_samples: int = 0
+    accurate: bool = False
 
 
 def path_moment_rows(moment_rows: Sequence[str]) -> list[str]:
@@ -296,11 +301,13 @@ def expected_array(name: str, axes: Sequence[str]) -> tuple[str, tuple[str, ...]
         return ("float32" if name == ORIGIN_SAMPLES else "float64"), ("sample",)
     if name == SAMPLE_INDEX:
         return "int64", ("sample",)
+    if name == SAMPLES_KNOWN:
+        return "int64", tuple(reversed(axes))
     if name in ("path_status", "path_step", "path_run"):
         return ("uint8" if name == "path_status" else "int64"), ("snapshot",)
     if name in (*(f"path_{axis}" for axis in axes), "path_distance", "path_loss", "path_projected_loss"):
         return "float64", ("snapshot",)
-    return ("uint8" if name == "status" else "float64"), tuple(reversed(axes))
+    return ("uint8" if name in ("status", INTERPOLATED) else "float64"), tuple(reversed(axes))
 
 
 def parameter_layout(directions: StoredArray) -> list[dict[str, Any]]:
@@ -332,6 +339,9 @@ def lay_out(group: zarr.Group, new: NewArrays, *, of_level: bool = False) -> Non
     for values in (*with_stderr(new.observables), RISE_STDERR):
         _make_empty(group, values, np.float64, np.nan, grid.shape, new.tile_shape, grid.dimensions)
     _make_empty(group, "status", np.uint8, 0, grid.shape, new.tile_shape, grid.dimensions)
+    if new.accurate:
+        for name, dtype, fill in ACCURATE:
+            _make_empty(group, name, dtype, fill, grid.shape, new.tile_shape, grid.dimensions)
     if new.moment_rows:
         width, dimensions = MOMENT_PARTS * len(new.moment_rows), (*grid.dimensions, "moment")
         _make_empty(group, MOMENTS, np.float64, np.nan, (*grid.shape, width), (*new.tile_shape, width), dimensions)
@@ -346,6 +356,25 @@ def lay_out(group: zarr.Group, new: NewArrays, *, of_level: bool = False) -> Non
         _make_path(group, grid, new.path, int(np.prod(new.tile_shape)), len(path_moment_rows(new.moment_rows)))
 
 
+def lay_out_round(
+    group: zarr.Group, plan: NDArray[np.int64], chunk: int, moments: int, samples: int, *, weighted: bool
+) -> None:
+    """Make every array of a round in its Zarr group, with nothing computed.
+
+    Args:
+        plan: [items, dimensions + 1], the place and the block of each item.
+        moments, samples: how many moments and rises an item has.
+    """
+    items, dimension = len(plan), ("item",)
+    _make(group, "plan", plan, (*dimension, "place_and_block"))
+    _make_empty(group, "moments", np.float64, np.nan, (items, moments), (chunk, moments), (*dimension, "moment"))
+    wide, chunks = (items, samples), (chunk, samples)
+    _make_empty(group, "rises", np.float32, np.nan, wide, chunks, (*dimension, "sample"))
+    if weighted:
+        _make_empty(group, "weights", np.float64, np.nan, wide, chunks, (*dimension, "sample"))
+    _make_empty(group, "status", np.uint8, 0, (items,), (chunk,), dimension)
+
+
 def _make_samples(group: zarr.Group, new: NewArrays, count: int) -> None:
     grid, tile = new.grid, new.tile_shape
     _make_empty(
@@ -353,6 +382,10 @@ def _make_samples(group: zarr.Group, new: NewArrays, count: int) -> None:
     )
     _make_empty(group, ORIGIN_SAMPLES, np.float32, np.nan, (count,), (count,), ("sample",))
     _make_empty(group, SAMPLE_WEIGHTS, np.float64, np.nan, (count,), (count,), ("sample",))
+
+
+# The arrays of a landscape with an accuracy beside those of any landscape: name, type and fill value.
+ACCURATE = ((INTERPOLATION_ERROR, np.float64, np.nan), (INTERPOLATED, np.uint8, 0), (SAMPLES_KNOWN, np.int64, 0))
 
 
 def with_stderr(observables: Sequence[str]) -> Iterator[str]:

@@ -35,11 +35,12 @@ from landscape.store.documents import (
 )
 from landscape.store.examination import stored_directions, stored_path
 from landscape.store.format import MOST_CHUNK_POINTS, NETWORK, SCHEMA_VERSION, NewArrays, PathPlan, lay_out
+from landscape.store.rounds import Rounds, RoundShape
 from landscape.store.runs import at_level, mark, open_zarr, remove_half_made
 from landscape.surface.derived import derive
 from landscape.surface.record import Record
 from landscape.surface.record_parts import IdentityRecord, JobRecord, PlanRecord
-from landscape.surface.surface import MOMENT_PARTS, NOT_COMPUTED, Axis, ProjectedPath, Surface
+from landscape.surface.surface import INTERPOLATED, MOMENT_PARTS, NOT_COMPUTED, Axis, ProjectedPath, Surface
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -110,9 +111,11 @@ def read_surface(arrays: LandscapeArrays, record: Record) -> Surface:
     observables = {name: np.where(status == NOT_COMPUTED, np.nan, array.values) for name, array in values.items()}
     observables |= derive(record.derived, observables, record.origin_loss)
     path, networks = read_path(arrays)
+    between = observables.pop(INTERPOLATED, None)
     return Surface(
         arrays.name, read_axes(arrays), observables, status, path, dict(record.attributes),
         stored_losses(arrays), sample_index(arrays), networks=networks,
+        interpolated=None if between is None else np.nan_to_num(between).astype(np.uint8),
     )  # fmt: skip
 
 
@@ -372,6 +375,18 @@ class LandscapeStore:
     def directions(self) -> list[dict[str, Tensor]] | None:
         """The stored directions; None if one is stored as its seed alone, or its chunk is damaged."""
         return stored_directions(self.arrays)
+
+    def rounds(self) -> Rounds:
+        """The rounds of a landscape with an accuracy.
+
+        Raises:
+            LandscapeError: its record does not say what they hold.
+        """
+        accuracy = self._needed(self.record.accuracy)
+        terms = max(1, len(self.record.terms))
+        rows = 2 * (len(self.record.terms) or len(self.observables))
+        shape = RoundShape(rows, terms, accuracy.width, self.record.weighted)
+        return Rounds(self._folder, self._store, self.path, shape)
 
     def direction_digests(self) -> list[str]:
         """The recorded digest of each axis's direction; empty if it is lost."""

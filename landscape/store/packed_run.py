@@ -26,7 +26,7 @@ from landscape.core.text import bytes_text
 from landscape.model.packed_file import MANIFEST, RUN_FORMAT, SUFFIX, Archive, FileKind, format_of
 from landscape.model.run_files import FOLDER as TRAJECTORY
 from landscape.model.run_files import MEASURES_FOLDER
-from landscape.store.documents import FOLDER, LEVELS
+from landscape.store.documents import FOLDER, LEVELS, ROUNDS
 from landscape.store.landscape import LandscapeStore
 from landscape.store.runs import COPIES, OWN_FILES, landscape_names
 
@@ -34,7 +34,8 @@ from landscape.store.runs import COPIES, OWN_FILES, landscape_names
 PARTS = (FOLDER, TRAJECTORY, MEASURES_FOLDER)
 _IN_RUN = r"(run|measures|launch)\.json|history\.jsonl"
 _BELOW = "|".join(f"{part}/({OWN_FILES[part]})" for part in (TRAJECTORY, MEASURES_FOLDER, COPIES))
-_IN_LANDSCAPE = rf"({LEVELS}/\d+/)?([^/]+/c(/\d+)*|([^/]+/)?zarr\.json)|{LEVELS}/zarr\.json"
+_PART = rf"({LEVELS}|{ROUNDS})"
+_IN_LANDSCAPE = rf"({_PART}/\d+/)?([^/]+/c(/\d+)*|([^/]+/)?zarr\.json)|{_PART}/zarr\.json"
 # No part of a name begins with a dot: neither '..' nor the marks of unfinished files.
 MEMBERS = re.compile(
     rf"(?!.*(/\.|[\\\x00-\x1f]))({_IN_RUN}|{_BELOW}|{FOLDER}/zarr\.json|{FOLDER}/\w[\w.-]{{0,99}}/({_IN_LANDSCAPE}))",

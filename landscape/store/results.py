@@ -47,7 +47,7 @@ from landscape.model.run_files import (
 from landscape.model.snapshots import Trajectory, read_trajectory
 from landscape.store.chunk_io import DurableStore
 from landscape.store.commit import finish_move, move_landscape
-from landscape.store.documents import FOLDER, LEVELS, METADATA, Documents
+from landscape.store.documents import FOLDER, LEVELS, METADATA, ROUNDS, Documents
 from landscape.store.format import with_stderr
 from landscape.store.landscape import LandscapeStore
 from landscape.store.packed_run import run_at
@@ -310,7 +310,7 @@ def _refuse_foreign(folder: Folder, landscape: LandscapeStore) -> None:
     if isinstance(store, DurableStore):
         store.refuse_elsewhere(f"{landscape.path}/{METADATA}")
     observables = landscape.record.observables
-    ours = {"status", "directions", LEVELS, RISE_STDERR, *with_stderr(observables), *AXIS_NAMES}
+    ours = {"status", "directions", LEVELS, ROUNDS, RISE_STDERR, *with_stderr(observables), *AXIS_NAMES}
     files = dict.fromkeys([*folder.names(path), *folder.stamps(path)])  # the names have links, too
     foreign = [file for file in files if not OWN_PATH.fullmatch(file) and PARTIAL not in file.rpartition("/")[2]]
     for name in folder.folders(path):

@@ -32,7 +32,7 @@ from landscape.model.run_files import (
     STAGED as STAGED_TRAJECTORY,
 )
 from landscape.store.chunk_io import DurableStore
-from landscape.store.documents import FOLDER, LEVELS, Documents, LandscapeSummary, is_same
+from landscape.store.documents import FOLDER, LEVELS, ROUNDS, Documents, LandscapeSummary, is_same
 from landscape.surface.record import Record
 
 # ----------------------------------------------------------------------------------------------------
@@ -395,7 +395,8 @@ OWN_FILES = {
     FOLDER: r"zarr\.json|\.making-[^/]+|\.moving",
 }
 # The path of a file in a landscape, or in one of its levels: a chunk of an array, a document of Zarr, or a mark.
-OWN_PATH = re.compile(rf"({LEVELS}/\d+/)?[^/]+/c(/\d+)*|({LEVELS}/(\d+/)?)?([^/]+/)?(zarr\.json|\.making-\d+)")
+_PART = rf"({LEVELS}|{ROUNDS})/"
+OWN_PATH = re.compile(rf"({_PART}\d+/)?[^/]+/c(/\d+)*|({_PART}(\d+/)?)?([^/]+/)?(zarr\.json|\.making-\d+)")
 CARDS = (CARD, TRAINING_CARD, MEASURING_CARD)  # end with the locks that they describe
 MARKS = {INFO_FILE, LAUNCH_FILE, FOLDER, LOCK}  # a folder that holds one of these is a run
 

@@ -15,6 +15,7 @@ from landscape.store.examination import has_constant_loss, loss_stderr_at
 from landscape.store.landscape import LandscapeStore
 from landscape.store.runs import is_there, survey
 from landscape.surface.record import Record, plain
+from landscape.surface.record_parts import AccuracyRecord
 from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED
 
 T = TypeVar("T")
@@ -148,12 +149,32 @@ def unreadable_status(name: str, cause: str) -> dict[str, Any]:
         "updated",
         "eta_seconds",
     )
-    unknown = dict.fromkeys((*names, "own_model"))
+    unknown = dict.fromkeys((*names, "own_model", "accuracy"))
+    unknown["unit"] = "points"
     empty: dict[str, Any] = {
         "rate": 0.0, "retries": 0, "by_worker": [], "levels": [], "paths": [], "found_range": {},
         "reduced_batches": {}, "minimum": {}, "constant": False, "failures": [],
     }  # fmt: skip
     return {"name": name, "state": UNREADABLE, **counts, **unknown, **empty, "problems": [cause]}
+
+
+def _counts_of_rounds(record: Record, points: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The evaluations of a landscape with an accuracy, by status: those of all rounds so far, as recorded.
+
+    Args:
+        points: of the grid, by status.
+    """
+    accuracy, progress = record.accuracy, record.progress
+    assert accuracy is not None
+    done, planned = progress.points_done or 0, progress.points or 0
+    missing = max(planned - done, 0 if accuracy.stopped else max(1, accuracy.rest))
+    failed = min(missing, len(record.failures)) if accuracy.stopped else 0
+    return np.array([missing - failed, done, int(points[NOT_FINITE]), failed], np.int64)
+
+
+def _accuracy(record: AccuracyRecord) -> dict[str, Any]:
+    """What is asked for, what is reached, and with what."""
+    return {**plain(record), "text": record.text, "ending": record.ending}
 
 
 def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
@@ -167,6 +188,8 @@ def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
     current = next((level.record for level, of_level in levels if of_level[NOT_COMPUTED]), record)
     progress = current.progress  # of the unfinished level, if any, which a job computes now
     counts = own + sum(of_level for _, of_level in levels)
+    if record.accuracy is not None:
+        counts = _counts_of_rounds(record, own)
     missing, failed = int(counts[NOT_COMPUTED]), int(counts[QUARANTINED])
     lowest, lowest_stderr, unreadable = _lowest_and_unreadable([store, *(level for level, _ in levels)])
     state = state_of_counts(record.changed(progress=progress), counts.tolist(), alive, unreadable)
@@ -175,6 +198,8 @@ def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
         "name": store.name,
         "state": state,
         "points": int(sum(counts)),
+        "unit": "points" if record.accuracy is None else "evaluations",
+        "accuracy": None if record.accuracy is None else _accuracy(record.accuracy),
         "path_points": int(sum(own)) - math.prod(store.shape),
         "paths": path.labels if store.has_path and (path := store.path_plan()) is not None else [],
         "levels": [_level_status(level, of_level) for level, of_level in levels],

@@ -30,6 +30,7 @@ from landscape.surface.record_entries import (
 )
 from landscape.surface.record_parts import (
     OMITTED,
+    AccuracyRecord,
     AxisRecord,
     CheckRecord,
     Count,
@@ -101,6 +102,7 @@ class Record:
     check: CheckRecord | None = None
     own_model: OwnModelRecord | None = None  # None before the comparison
     found_range: FoundRange | None = None  # None if the job or its axes give the range
+    accuracy: AccuracyRecord | None = None  # None if the landscape is a fixed grid
     level: LevelRecord | None = None  # of a refinement; None for a landscape itself
     imported: ImportRecord | None = None  # of a landscape that no job computed
     computed_tile: tuple[Count, ...] = ()  # points per dimension of a tile, if the stored ones have become larger

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, Strict, TypeAdapter, ValidationError, WrapValidator
 
+from landscape.core.text import count_text, number_text
 from landscape.surface.barriers import Curve
 
 # JSON values of one type each; strict, since a file on disk may hold anything.
@@ -126,6 +127,81 @@ class LevelRecord:
     eta: tuple[Real, ...] = ()
     rule: Object = field(default_factory=dict)
     chosen_by: Text = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccuracyRecord:
+    """The accuracy that a landscape is computed to, and what is reached.
+
+    `error` is what was asked for: a share of the relief if `relative`, else in units of the loss, or of its decimal
+    logarithm if `scale` is `log`; `reached` is what is reached, in the same units. `sampling` and `interpolation` are
+    its two parts, each alone, and `relief` its scale, in units of the loss or its logarithm. `evaluations` of single
+    samples at single points were spent, at `points` points, the best known of which has `most_samples` of `population`
+    samples; about `rest` more reach what was asked for. `stopped` is `reached`, `budget`, `exhausted` if nothing is
+    left to evaluate, `given up` if items were, or empty while it is computed. `origin_spread` is the standard deviation
+    of the loss of single samples at the origin.
+    """
+
+    error: Real
+    relative: Flag = False
+    scale: Literal["linear", "log"] = "linear"
+    budget: dict[Text, float] = field(default_factory=dict)
+    population: Whole = 0
+    width: Whole = 0
+    reached: Real | None = None
+    sampling: Real | None = None
+    interpolation: Real | None = None
+    relief: Real | None = None
+    evaluations: Count = 0
+    points: Count = 0
+    most_samples: Count = 0
+    rounds: Count = 0
+    rest: Count = 0
+    stopped: Text = ""
+    origin_spread: Real | None = None
+
+    def amount(self, error: float | None) -> str:
+        """An error in words: of the relief, or in units of the loss or of its decimal logarithm.
+
+        >>> AccuracyRecord(error=0.01, relative=True).amount(0.0123), AccuracyRecord(error=0.05).amount(0.05)
+        ('1.2 % of the relief', '0.05')
+        """
+        if error is None:
+            return "unknown"
+        unit = " in log10" if self.scale == "log" else ""
+        if self.relative:
+            return f"{number_text(100 * error, 2)}\u00a0% of the relief{unit}"
+        return f"{number_text(error, 2)}{unit}"
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the picture is as true as was asked."""
+        return self.reached is not None and self.reached <= self.error
+
+    @property
+    def text(self) -> str:
+        """What is reached, and with what: the sentence of captions."""
+        asked = "" if self.is_reached else f", {self.amount(self.error)} asked"
+        first = f"true to {self.amount(self.reached)} on 95\u00a0% of the area{asked}" if self.rounds else "begun"
+        return f"{first}; {self.cost}"
+
+    @property
+    def cost(self) -> str:
+        """What was evaluated: points, and samples of the best known of them."""
+        return (
+            f"{count_text(self.points)} points evaluated on up to {count_text(self.most_samples)} of "
+            f"{count_text(self.population)} samples, {count_text(self.evaluations)} evaluations in all"
+        )
+
+    @property
+    def ending(self) -> str:
+        """Why the rounds ended and what the rest would cost; '' if the accuracy is reached, or rounds go on."""
+        rest = f"about {number_text(float(self.rest), 2)} more evaluations would reach {self.amount(self.error)}"
+        if self.stopped == "budget":
+            return f"ended by its budget; {rest}"
+        if self.stopped == "exhausted":
+            return "every point of the finest grid that matters knows all samples; a finer grid would be truer"
+        return f"ended as parts were given up; {rest}" if self.stopped == "given up" else ""
 
 
 @dataclass(frozen=True, kw_only=True)

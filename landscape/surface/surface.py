@@ -209,6 +209,9 @@ def places_of_same(first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArr
 MOMENTS, PATH_MOMENTS = "moments", "path_moments"  # arrays that an extension continues from
 SAMPLE_INDEX = "sample_index"  # the array of the samples' places in the data
 MOMENT_PARTS = 6  # numbers stored per row of moments
+# Arrays of a landscape with an accuracy: the expected error of interpolation, 0 at evaluated points and elsewhere how
+# coarse the cell around is, and how many samples each evaluated point knows.
+INTERPOLATION_ERROR, INTERPOLATED, SAMPLES_KNOWN = "loss_interpolation_error", "interpolated", "samples_known"
 RISE_STDERR = "loss_rise_stderr"  # the array beside the observables, see `Surface.rise_stderr`
 STATUS_NAMES = ("not computed", "ok", "not finite", "quarantined")
 

@@ -73,6 +73,8 @@ def _mean_of(record: Record, observable: str) -> str:
     terms = record.terms
     if observable == "loss" and len(terms) > 1:
         return _sum_of([term.samples for term in terms.values()])
+    if record.accuracy is not None and not terms:
+        return ("weighted " if record.weighted else "") + _mean(record.num_samples, "samples") + " (estimated)"
     if not terms:
         if record.num_samples is None and record.is_imported:
             return ""
@@ -439,8 +441,10 @@ def caption(surface: Surface, observable: str, notes: tuple[str, ...] = ()) -> t
     """The caption of a figure: sentences without full stops, `notes` last."""
     place = "there" if surface.record.origin_in_words else "at the origin"
     at_origin = origin_text(surface) if observable in ("loss", RISE) else ""
+    accuracy = surface.record.accuracy
     parts = [
         sampling(surface, observable),
+        *(() if accuracy is None else (accuracy.text, accuracy.ending)),
         resolution(surface),
         range_in_words(surface),
         f"origin: {surface.record.origin_in_words}" if surface.record.origin_in_words else "",

@@ -1,0 +1,266 @@
+"""Means over all samples at many points, of which most know the first samples only: the regression estimator.
+
+Every point knows a prefix of the same samples in one order. The mean of a point with few samples is that of its own,
+corrected by how far off the same samples are at points that know more of them: with rises rᵢ(p) of n samples there, and
+m > n at the points q, μ(p) = r̄ₙ(p) + Σ βq (μ(q) − r̄ₙ(q)), β by least squares over the n samples (two-phase sampling,
+Cochran 1977, chapter 12). For nested samples this is the maximum-likelihood estimate (Anderson 1957).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.core.grid import Floats
+
+DRAWS = 128  # fields of sampling errors that are drawn
+MOST_PREDICTORS = 32
+SAMPLES_PER_PREDICTOR = 12  # fewer would fit the coefficients to the noise
+MOST_UNSEEN = 25.0  # times as much variance as few samples show, at most
+MOST_LEVERAGE = 0.99  # of a sample on its own fit
+RIDGE = 1e-3  # of each predictor's variance, so that equal predictors share a coefficient
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of the points, of the loss or of one of its terms.
+
+    Attributes:
+        rises: float32 or float64 of each point, ℓᵢ(p) − ℓᵢ(0) of its first samples.
+        population: how many samples there are in all.
+        factor: the term's weight in the loss.
+        weights: of the samples in their order; None if all are equal.
+    """
+
+    rises: Sequence[NDArray[np.floating]]
+    population: int
+    factor: float = 1.0
+    weights: Floats | None = None
+
+
+@dataclass(frozen=True)
+class Means:
+    """The estimated means of the rises, and their sampling errors.
+
+    Attributes:
+        mean: of each point.
+        errors: [points, draws]: draws of the errors of all points together, with the covariance that their common
+            samples give them; of the finite population, so 0 where a point knows all samples.
+        own: the variance of each point's error that is independent of the points by which it is corrected.
+    """
+
+    mean: Floats
+    errors: Floats
+    own: Floats
+
+    @property
+    def stderr(self) -> Floats:
+        """The standard error of each mean."""
+        return np.asarray(np.sqrt(np.square(self.errors).mean(axis=1)))
+
+
+def estimate_means(
+    terms: Sequence[Known], preference: NDArray[np.int64], between: Floats | None = None, draws: int = DRAWS
+) -> Means:
+    """The means over the whole population of all points, and their errors; a sum over independent terms.
+
+    Args:
+        between: [points, points]: the coefficients by which interpolation predicts a point from others; zeros for those
+            that it does not. Where the others know its samples, these take the place of fitted ones: they need no fit,
+            which few samples with long tails would spoil.
+        preference: [points, predictors]: for each point the points by which it is corrected, the best first; of these,
+            the first that know more samples than itself are taken. Padded with −1.
+    """
+    points = len(preference)
+    mean, errors, own = np.zeros(points), np.zeros((points, draws)), np.zeros(points)
+    for number, term in enumerate(terms):
+        one = _means_of_term(term, preference, between, draws, number)
+        mean += term.factor * one.mean
+        errors += term.factor * one.errors
+        own += term.factor**2 * one.own
+    return Means(mean, errors, own)
+
+
+def _means_of_term(
+    term: Known, preference: NDArray[np.int64], between: Floats | None, draws: int, number: int
+) -> Means:
+    counts = np.array([len(rises) for rises in term.rises])
+    points = len(counts)
+    mean, errors, own = np.zeros(points), np.zeros((points, draws)), np.zeros(points)
+    signs = _signs(int(counts.max(initial=0)), draws, number)
+    spread = np.zeros(points)  # the variance of the rises that each point knows
+    for count in sorted(set(counts.tolist()), reverse=True):
+        group = np.flatnonzero(counts == count)
+        unknown = math.sqrt(max(0.0, 1.0 - count / term.population))
+        weights = np.ones(count) if term.weights is None else np.asarray(term.weights[:count], np.float64)
+        weights = weights / weights.sum()
+        centred, mean[group] = _centred(term.rises, group, count, weights)
+        spread[group] = np.square(centred) @ weights
+        if unknown == 0.0 or count < 2:
+            continue  # all is known; or nothing of the spread
+        residual, beta = centred / (1.0 - weights), np.zeros((len(group), points))
+        inside = np.zeros(len(group), np.bool_)
+        if between is not None:
+            used = between[group] != 0
+            inside = used.any(axis=1) & (~used | (counts >= count)).all(axis=1)
+            beta[inside] = between[group[inside]]
+        chosen = _predictors(np.where(inside[:, None], -1, preference[group]), counts, count)
+        needed = np.unique(np.concatenate([np.flatnonzero(beta.any(axis=0)), chosen[chosen >= 0]]))
+        if len(needed):
+            predictors, of_prefix = _centred(term.rises, needed, count, weights)
+            residual[inside] -= (beta[inside][:, needed] @ predictors) / (1.0 - weights)
+            fitted = np.flatnonzero((chosen >= 0).any(axis=1))
+            if len(fitted):
+                slots = np.where(chosen[fitted] >= 0, np.searchsorted(needed, chosen[fitted]), -1)
+                fit, residual[fitted] = _regress(predictors, centred[fitted], slots, weights)
+                beta[np.ix_(fitted, needed)] = fit
+            mean[group] += beta[:, needed] @ (mean[needed] - of_prefix)
+            errors[group] += beta[:, needed] @ errors[needed]
+            unseen = _unseen_spread(beta[:, needed], np.square(predictors) @ weights, spread[needed])
+        else:
+            unseen = np.ones(len(group))
+        scale = unknown * np.sqrt(unseen)
+        weighted = residual * weights
+        errors[group] += scale[:, None] * (weighted @ signs[:count])
+        own[group] += scale**2 * np.square(weighted).sum(axis=1)
+    return Means(mean, errors, own)
+
+
+def _centred(
+    rises: Sequence[NDArray[np.floating]], points: NDArray[np.int64], count: int, weights: Floats
+) -> tuple[Floats, Floats]:
+    """The first rises of some points less their weighted mean [points, count], and the means."""
+    values = np.empty((len(points), count))
+    for row, point in enumerate(points):
+        values[row] = rises[point][:count]
+    means = values @ weights
+    values -= means[:, None]
+    return values, means
+
+
+def _predictors(preference: NDArray[np.int64], counts: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """For each point the first preferred ones that know more samples [points, most], padded with −1."""
+    suits = (preference >= 0) & (counts[preference] > count)
+    most = min(MOST_PREDICTORS, count // SAMPLES_PER_PREDICTOR, int(suits.sum(axis=1).max(initial=0)))
+    order = np.argsort(~suits, axis=1, kind="stable")[:, :most]
+    return np.where(np.take_along_axis(suits, order, 1), np.take_along_axis(preference, order, 1), -1)
+
+
+def _unseen_spread(beta: Floats, of_prefix: Floats, of_known: Floats) -> Floats:
+    """By how much few samples underrate the variance, as the predictors of each point tell, which know more.
+
+    All points share their first samples: where these miss the rare samples of a long tail, they do so at every point.
+    """
+    share = np.abs(beta)
+    seen, whole = share @ of_prefix, share @ of_known
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(seen > 0, whole / seen, 1.0)
+    return np.clip(ratio, 1.0, MOST_UNSEEN)
+
+
+def _regress(predictors: Floats, centred: Floats, slots: NDArray[np.int64], weights: Floats) -> tuple[Floats, Floats]:
+    """Weighted least squares of each point on the predictors of its own slots.
+
+    Returns:
+        β [points, predictors], and the residual of every sample [points, samples] from the fit to the others: a sample
+        of a long tail, which fits itself, is not underrated so.
+    """
+    beta, residual = np.zeros((len(centred), len(predictors))), np.empty_like(centred)
+    rooted = np.sqrt(weights)
+    same, of_point = np.unique(slots, axis=0, return_inverse=True)
+    for number, row in enumerate(same):
+        points, own = np.flatnonzero(of_point == number), row[row >= 0]
+        values = predictors[own] * rooted
+        gram = values @ values.T
+        gram[np.diag_indices(len(own))] *= 1.0 + RIDGE
+        gram[np.diag_indices(len(own))] += np.trace(gram) * 1e-15 + 1e-300
+        solved = np.linalg.solve(gram, values)
+        fit = centred[points] @ (solved * rooted).T
+        beta[np.ix_(points, own)] = fit
+        leverage = np.minimum((values * solved).sum(axis=0) + weights, MOST_LEVERAGE)
+        residual[points] = (centred[points] - fit @ predictors[own]) / (1.0 - leverage)
+    return beta, residual
+
+
+def _signs(samples: int, draws: int, number: int) -> Floats:
+    """Random signs [samples, draws] of a fixed seed: sums of errors times these have the covariance of the errors."""
+    generator = np.random.Generator(np.random.PCG64([20261127, number]))
+    return generator.integers(0, 2, (samples, draws), np.int8) * 2.0 - 1.0
+
+
+# ----------------------------------------------------------------------------------------------------
+# How many samples each point gets: shares that a pilot decides, before any later sample is seen.
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The shares of samples of points, and the sampling variance that they leave.
+
+    Attributes:
+        order: the points, the best predictors first.
+        share: of each point, in units of variance^½; a point gets `scale · share` samples.
+        loads: [points, points]: column j holds what an error of the j-th point of `order`, of unit variance per sample,
+            adds to every point.
+    """
+
+    order: NDArray[np.int64]
+    share: Floats
+    loads: Floats
+
+    def variance(self, counts: NDArray[np.int64], population: int) -> Floats:
+        """The predicted variance of each point's mean if the points know these counts of samples."""
+        left = 1.0 / np.maximum(counts[self.order], 1) - 1.0 / population
+        return np.asarray(np.square(self.loads) @ np.maximum(left, 0.0))
+
+
+def shares_of(covariance: Floats, area: Floats) -> Shares:
+    """The shares that make the mean variance over the area least for the number of samples.
+
+    Cholesky's decomposition with pivots takes the points in the order in which they predict the others best. The j-th
+    then adds loadsqj² / nj to the variance of point q, and Σ nj is least if nj ∝ (Σq area_q loadsqj²)^½.
+
+    Args:
+        covariance: of the rises of single samples between points, from the pilot.
+        area: the share of the area that each point stands for.
+    """
+    points = len(covariance)
+    left, rest = np.ones(points, np.bool_), np.array(covariance, np.float64)
+    order, loads = [], np.zeros((points, points))
+    least = 1e-12 * max(float(np.diag(covariance).max(initial=0.0)), 1e-300)
+    for column in range(points):
+        own = np.diag(rest)
+        usable = left & (own > least)
+        if not usable.any():
+            order += np.flatnonzero(left).tolist()
+            break
+        gain = area @ np.square(rest) / np.where(usable, own, np.inf)
+        point = int(np.where(usable, gain, -1.0).argmax())
+        loads[:, column] = rest[:, point] / math.sqrt(own[point])
+        rest -= np.outer(loads[:, column], loads[:, column])
+        left[point] = False
+        order.append(point)
+    share = np.empty(points)
+    share[order] = np.minimum.accumulate(np.sqrt(area @ np.square(loads)))
+    return Shares(np.array(order, np.int64), share, loads)
+
+
+def pilot_covariance(terms: Sequence[Known], count: int) -> Floats:
+    """The covariance of the rises between points over the first `count` samples, all terms together.
+
+    A term whose samples all points know adds nothing.
+    """
+    points = len(terms[0].rises)
+    total = np.zeros((points, points))
+    for term in terms:
+        used = min(count, term.population)
+        if used < 2 or used == term.population:
+            continue
+        weights = np.ones(used) if term.weights is None else np.asarray(term.weights[:used], np.float64)
+        centred, _ = _centred(term.rises, np.arange(points), used, weights / weights.sum())
+        centred *= weights / weights.mean()
+        total += term.factor**2 * (centred @ centred.T) / (used - 1)
+    return total
