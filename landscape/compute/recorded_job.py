@@ -148,7 +148,12 @@ def parts_of(job: Job) -> list[Job]:
     if job.extends is not None:
         return [job]
     groups = _by_samples(job, asked_of(job))
-    return [job] if len(groups) == 1 else [job.replace(landscapes=group) for group in groups.values()]
+    if len(groups) == 1:
+        return [job]
+    parts = {number: job.replace(landscapes=group) for number, group in groups.items()}
+    if ALL_SAMPLES in parts:
+        parts[ALL_SAMPLES].model_fields_set.discard("num_samples")  # it is that of the fixed grids
+    return list(parts.values())
 
 
 def as_extended(job: Job, asked: JobRequest) -> tuple[Job, JobRequest]:

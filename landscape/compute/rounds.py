@@ -35,9 +35,11 @@ from landscape.problem.terms import PointSets
 from landscape.store.landscape import LandscapeStore
 from landscape.store.rounds import ItemValues, RoundPlan
 from landscape.surface.accuracy import (
+    PILOT,
     KnownValues,
     NextRound,
     Picture,
+    blocks_with,
     evaluations_of,
     first_round,
     judge,
@@ -340,8 +342,9 @@ class OpenRounds:
     def _pilot_loss(self) -> float | None:
         """The loss at the origin over the samples of the first pass; None if it is not positive."""
         for items in self._items_of:
-            if len(items) > 1 or len(self._shape.ends) == 1 == len(items):
-                loss, _ = self._at_origin(self._merged(items[:2]), 0)
+            first = blocks_with(PILOT, self._shape.ends)
+            if len(items) >= first:
+                loss, _ = self._at_origin(self._merged(items[:first]), 0)
                 if math.isfinite(loss):
                     return loss if loss > 0 else None
         return None

@@ -30,6 +30,7 @@ from landscape.problem.batches import Batch
 from landscape.problem.batches import Samples as ChosenSamples
 from landscape.problem.sources import seed_of
 from landscape.problem.supervised import Observe
+from landscape.surface.accuracy import PILOT, blocks_with
 
 Result = TypeVar("Result")
 
@@ -138,7 +139,9 @@ class Evaluator:
     @property
     def reference_blocks(self) -> range | None:
         """The blocks whose values every process must reproduce, if these are not those of all samples."""
-        return range(min(2, len(self._batching.blocks))) if self.plan.reduction == "growing" else None
+        if self.plan.reduction != "growing":
+            return None
+        return range(blocks_with(PILOT, np.array(self.block_ends)))
 
     @property
     def reference_batches(self) -> int | None:

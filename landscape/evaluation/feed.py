@@ -32,6 +32,7 @@ from landscape.problem.batches import (
     tensor_bytes,
     tensors_of,
 )
+from landscape.surface.accuracy import FIRST, PILOT
 
 # ----------------------------------------------------------------------------------------------------
 # Batches of any structure: all are kept on the device if they fit, otherwise made for each point.
@@ -429,7 +430,6 @@ def batching_of(samples: int, plan: Plan, batch_size: int, cuts: Sequence[Edge] 
     return Batching(tuple(edges), tuple(map(len, parts)), samples // size if extends else 0)
 
 
-FIRST_BLOCK, PILOT = 64, 256  # samples of the first of growing blocks, and of the first two together
 FINENESS = 8  # growing blocks in which the number of samples doubles
 
 
@@ -439,7 +439,7 @@ def growing_blocks(samples: int) -> list[Edge]:
     >>> [end for _, end in growing_blocks(1000)], len(growing_blocks(1_000_000))
     ([64, 256, 512, 768, 1000], 85)
     """
-    ends = [FIRST_BLOCK, PILOT]
+    ends = [FIRST, PILOT]
     while ends[-1] < samples:
         ends.append(ends[-1] + max(PILOT, (1 << (ends[-1].bit_length() - 1)) // FINENESS))
     ends = [end for end in ends if end < samples] + [samples]

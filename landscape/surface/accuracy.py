@@ -27,6 +27,7 @@ SCANNED = {
     2: 1,
     3: 1,
 }  # the level that is evaluated everywhere once the picture is fine, so that no canyon is missed
+PILOT, FIRST = 256, 64  # samples of the first pass, at least, and of a finer point at first
 SCAN_AT = 0.04  # of the relief: the error below which that level is evaluated
 INSIDE = 95  # per cent of the area on which the error is at most the stated one
 SURE = 95  # per cent of the draws of errors in which it is
@@ -85,8 +86,13 @@ class KnownValues:
 
     @property
     def pilot(self) -> int:
-        """Samples of the first pass, from which shares follow: those of the first two blocks."""
-        return int(self.ends[min(1, len(self.ends) - 1)])
+        """Samples of the first pass, from which shares follow."""
+        return int(self.ends[blocks_with(PILOT, self.ends) - 1])
+
+    @property
+    def first_samples(self) -> int:
+        """Samples that a finer point is evaluated on first."""
+        return int(self.ends[blocks_with(FIRST, self.ends) - 1])
 
     def first(self, counts: NDArray[np.int64]) -> list[Known]:
         """The first of the known samples of every point, as many as `counts` says at most."""
@@ -131,9 +137,18 @@ class NextRound:
     blocks: NDArray[np.int64]
 
 
+def blocks_with(samples: int, ends: NDArray[np.int64]) -> int:
+    """How many of the first blocks have so many samples together; all, if there are fewer.
+
+    >>> blocks_with(256, np.array([64, 256, 512])), blocks_with(64, np.array([20, 40, 50]))
+    (2, 3)
+    """
+    return min(int(np.searchsorted(ends, samples)) + 1, len(ends))
+
+
 def first_round(levels: Levels, ends: NDArray[np.int64]) -> NextRound:
-    """The first pass: every point of level 0 on the first two blocks."""
-    places, blocks = levels.places(0), min(2, len(ends))
+    """The first pass: every point of level 0 on as many blocks as a pilot needs."""
+    places, blocks = levels.places(0), blocks_with(PILOT, ends)
     return NextRound(np.repeat(places, blocks, axis=0), np.tile(np.arange(blocks), len(places)))
 
 
@@ -212,7 +227,7 @@ def _plan(picture: Picture, shares: _AllShares, wanted: float, split: float) -> 
     cells = [SEEN * level > split * wanted for level in picture.cells]
     places = points_in_cells(known.levels, cells, known.places)
     counts = shares.counts_for((1.0 - split) * wanted / picture.sampling) if picture.sampling > 0 else before
-    return _Plan(int((counts - before).sum()) + int(known.ends[0]) * len(places), counts, places)
+    return _Plan(int((counts - before).sum()) + known.first_samples * len(places), counts, places)
 
 
 def _items(known: KnownValues, counts: NDArray[np.int64], places: Places) -> NextRound:
@@ -220,9 +235,9 @@ def _items(known: KnownValues, counts: NDArray[np.int64], places: Places) -> Nex
     have = np.searchsorted(known.ends, known.counts, side="right")
     want = np.searchsorted(known.ends, counts, side="right")
     numbers = [np.arange(first, end) for first, end in zip(have, want, strict=True)]
-    repeated = np.repeat(known.places, [len(part) for part in numbers], axis=0)
-    blocks = np.concatenate([*numbers, np.zeros(len(places), np.int64)]).astype(np.int64)
-    return NextRound(np.concatenate([repeated, places]), blocks)
+    repeated, first = np.repeat(known.places, [len(part) for part in numbers], axis=0), blocks_with(FIRST, known.ends)
+    blocks = np.concatenate([*numbers, np.tile(np.arange(first), len(places))]).astype(np.int64)
+    return NextRound(np.concatenate([repeated, np.repeat(places, first, axis=0)]), blocks)
 
 
 def _united(levels: Levels, new: Places, more: Places, known: Places) -> Places:
@@ -275,7 +290,7 @@ def _preference(known: KnownValues) -> NDArray[np.int64]:
 
 def _pilot_counts(known: KnownValues) -> NDArray[np.int64]:
     """The samples from which shares follow: those of the first pass at level 0, of the first block at finer points."""
-    most = np.where(np.arange(len(known.places)) < known.base, known.pilot, int(known.ends[0]))
+    most = np.where(np.arange(len(known.places)) < known.base, known.pilot, known.first_samples)
     return np.where(known.counts > 0, np.minimum(known.counts, most), 0)
 
 
@@ -344,11 +359,12 @@ def _pilot_slope(known: KnownValues) -> Floats:
 
 @dataclass(frozen=True)
 class _AllShares:
-    """The shares of all points, those of finer ones too."""
+    """The shares of all points, and the variance that a sample of a finer point adds to the picture."""
 
     known: KnownValues
     base: Shares
     share: Floats
+    finer: Floats
 
     def counts_for(self, ratio: float) -> NDArray[np.int64]:
         """The fewest samples, in proportion to the shares, that bring the sampling error to `ratio` of what it is."""
@@ -370,10 +386,15 @@ class _AllShares:
         return np.where(known.counts > 0, np.maximum(known.counts, np.where(self.share > 0, whole, 0)), 0)
 
     def _spread(self, counts: NDArray[np.int64]) -> float:
-        """The predicted standard error at the points of level 0 that 95 per cent of them do not exceed."""
+        """The predicted standard error that 95 per cent of the points do not exceed: of level 0, and of finer ones."""
         base, usable = self.known.base, self.known.counts[: self.known.base] > 0
-        variance = self.base.variance(counts[:base], self.known.population)[usable]
-        return math.sqrt(float(np.percentile(variance, INSIDE))) if usable.any() else 0.0
+        if not usable.any():
+            return 0.0
+        variance = float(np.percentile(self.base.variance(counts[:base], self.known.population)[usable], INSIDE))
+        if len(self.finer):
+            left = 1.0 / np.maximum(counts[base:], 1) - 1.0 / self.known.population
+            variance += float(np.percentile(self.finer * np.maximum(left, 0.0), INSIDE))
+        return math.sqrt(variance)
 
 
 def _shares(picture: Picture) -> _AllShares:
@@ -384,7 +405,7 @@ def _shares(picture: Picture) -> _AllShares:
     """
     known, base = picture.known, picture.known.base
     of_base = _base_shares(known)
-    share = np.concatenate([of_base.share, np.zeros(len(known.places) - base)])
+    share, of_finer = np.concatenate([of_base.share, np.zeros(len(known.places) - base)]), np.empty(0)
     if len(known.places) > base:
         counts = _pilot_counts(known)
         means = _estimate(known, counts, picture.preference)
@@ -395,8 +416,9 @@ def _shares(picture: Picture) -> _AllShares:
         variance = _smoothed(known.places[finer], (per_sample * slope**2)[finer])
         depth = known.levels.level_of(known.places[finer])
         area = 2.0 ** (-known.places.shape[1] * depth) / base
-        share[finer] = np.where(known.counts[finer] > 0, np.sqrt(area * variance * picture.found.weight[finer]), 0.0)
-    return _AllShares(known, of_base, share)
+        of_finer = np.where(known.counts[finer] > 0, variance * picture.found.weight[finer], 0.0)
+        share[finer] = np.sqrt(area * of_finer)
+    return _AllShares(known, of_base, share, of_finer)
 
 
 def _smoothed(places: Places, variance: Floats, neighbours: int = 4, most: int = 4096) -> Floats:

@@ -24,7 +24,7 @@ from cluster.driver.transfer import pack_samples
 from cluster.driver.worker import ProblemSource, Worker
 from landscape import read_job
 from landscape.compute.prepare import prepare
-from landscape.compute.tasks import Work, commit, create_landscape, make_work
+from landscape.compute.tasks import Work, create_landscape, make_work
 from landscape.evaluation.tuning.choices import TuningScope
 from landscape.evaluation.tuning.search import TuningRequest
 from landscape.job.job import Job
@@ -90,7 +90,7 @@ def by_a_bare_loop(job: Job, workers: int) -> float:
 
     def send(actor) -> None:
         for task in tasks:
-            points = make_work(landscape, work.store, task).points
+            points = make_work(landscape, work.opened, task).points
             pending[actor.evaluate.remote([inputs], Work(points), [])] = (actor, task)
             return
 
@@ -100,7 +100,7 @@ def by_a_bare_loop(job: Job, workers: int) -> float:
     while pending:
         (reference,), _ = ray.wait(list(pending))
         actor, task = pending.pop(reference)
-        commit(work.store, task, ray.get(reference).outcome)
+        work.opened.commit([(task, ray.get(reference).outcome)])
         ends.append(time.monotonic())
         send(actor)
     for actor in actors:

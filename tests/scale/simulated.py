@@ -326,7 +326,8 @@ def driver_of(
     """
     clock = VirtualClock(measure)
     landscape = plane(store.shape)
-    state = LandscapeState(landscape, OpenLandscape(store, missing_tasks(store, landscape.name)))
+    tasks = missing_tasks(store, landscape.name)
+    state = LandscapeState(landscape, OpenLandscape(store, tasks, tasks.points))
     pool = kind(workers, clock, tile_seconds, tasks=len(state.tasks), **of_pool)
     options = RunOptions(stop=lambda: stop(pool), accept_origin=accept_origin)
     job = prepared(landscape, "nowhere")
