@@ -83,8 +83,8 @@ def evaluate_items(evaluator: Evaluator, points: Floats, blocks: NDArray[np.int6
         by_blocks.setdefault(range(int(blocks[run[0]]), int(blocks[run[-1]]) + 1), []).append(run[0])
     rows: tuple[str, ...] = ()
     weighted = False
-    for part, first in by_blocks.items():
-        values = evaluator.evaluate_blocks(points[first], part)
+    parts = [(points[first], part) for part, first in by_blocks.items()]
+    for (part, first), values in zip(by_blocks.items(), evaluator.evaluate_blocks(parts), strict=True):
         assert values.moments is not None
         assert values.of_blocks is not None
         rows, weighted, seconds = values.moments.rows, values.weighted, seconds + values.seconds

@@ -117,24 +117,31 @@ class Evaluator:
         values = self._compute_undisturbed(compute)
         return values if rise else replace(values, rise_stderr=None)
 
-    def evaluate_blocks(self, points: Floats, blocks: range) -> Values:
-        """The observables at `points` [P, axes] over some consecutive blocks of samples, each block by itself.
+    def evaluate_blocks(self, parts: Sequence[tuple[Floats, range]]) -> list[Values]:
+        """The observables at points [P, axes] over some consecutive blocks of samples, part by part.
 
         Returns:
-            Values over these blocks together; `of_blocks` holds the moments of each, with the rises of all observables,
-            and `samples` or `of_terms` the rise of the loss of every sample.
+            Of each part the values over its blocks together; `of_blocks` holds the moments of each block, with the
+            rises of all observables, and `samples` or `of_terms` the rise of the loss of every sample.
 
         Raises:
             Exception: whatever user code raises at a point or at the origin.
         """
-        order = np.lexsort(points.T[::-1]) if points.shape[1] else np.arange(len(points))
 
-        def compute() -> Values:
+        def values_of(points: Floats, blocks: range) -> Values:
+            order = np.lexsort(points.T[::-1]) if points.shape[1] else np.arange(len(points))
             part, walk = self._batching.part(blocks), self.walk(blocks=blocks)
             reduction = Reduction(part, self._at_origin(blocks), terms_of(self.observe), None, keep=True, apart=True)
             return self._collect(partial(walk.points, points[order].tolist()), np.argsort(order), reduction)
 
-        return self._compute_undisturbed(compute)
+        found: list[Values] = []
+
+        def compute() -> None:
+            found[:] = [values_of(*part) for part in parts]
+
+        # The samples are checked once for all parts: that reads all of them.
+        self._compute_undisturbed(compute)
+        return found
 
     @property
     def reference_blocks(self) -> range | None:
@@ -338,7 +345,7 @@ class Evaluator:
                 raise
             return None
 
-    def _compute_undisturbed(self, compute: Callable[[], Values]) -> Values:
+    def _compute_undisturbed(self, compute: Callable[[], Result]) -> Result:
         """Call `compute`, and call it again if user code has written to the model unnoticed.
 
         Raises:
@@ -362,7 +369,7 @@ class Evaluator:
         start = time.perf_counter()
         with arithmetic(self.plan, self.device), torch.no_grad():
             for number, pieces in enumerate(points()):
-                if number == 0 and len(places) > 1:
+                if number == 0 and len(places) > 1 and not reduction.apart:
                     self._refuse_writes()  # at the end, a write that the next point undoes would go unseen
                 reduction.add(pieces)
             return replace(reduction.values(places), seconds=time.perf_counter() - start)

@@ -32,7 +32,7 @@ from landscape.problem.batches import (
     tensor_bytes,
     tensors_of,
 )
-from landscape.surface.accuracy import FIRST, PILOT
+from landscape.surface.accuracy import FIRST, STEP_OF_SAMPLES
 
 # ----------------------------------------------------------------------------------------------------
 # Batches of any structure: all are kept on the device if they fit, otherwise made for each point.
@@ -434,14 +434,14 @@ FINENESS = 8  # growing blocks in which the number of samples doubles
 
 
 def growing_blocks(samples: int) -> list[Edge]:
-    """Blocks for points that know different numbers of samples: 64, 192 and then 256 or more, an eighth of all before.
+    """Blocks for points that know different numbers of samples: 32, then 64 or more, an eighth of all before.
 
-    >>> [end for _, end in growing_blocks(1000)], len(growing_blocks(1_000_000))
-    ([64, 256, 512, 768, 1000], 85)
+    >>> [end for _, end in growing_blocks(700)], len(growing_blocks(1_000_000))
+    ([32, 64, 128, 192, 256, 320, 384, 448, 512, 576, 640, 700], 97)
     """
-    ends = [FIRST, PILOT]
+    ends = [FIRST, STEP_OF_SAMPLES]
     while ends[-1] < samples:
-        ends.append(ends[-1] + max(PILOT, (1 << (ends[-1].bit_length() - 1)) // FINENESS))
+        ends.append(ends[-1] + max(STEP_OF_SAMPLES, (1 << (ends[-1].bit_length() - 1)) // FINENESS))
     ends = [end for end in ends if end < samples] + [samples]
     return list(pairwise([0, *ends]))
 

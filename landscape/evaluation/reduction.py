@@ -303,7 +303,7 @@ class Reduction:
         self, batching: Batching, origin: Pieces | None, terms: Mapping[str, float] | None = None,
         before: Before | None = None, keep: bool = False, apart: bool = False,
     ) -> None:  # fmt: skip
-        self._batching, self._terms, self._before, self._apart = batching, terms, before, apart
+        self._batching, self._terms, self._before, self.apart = batching, terms, before, apart
         self._origin = None if origin is None else self._in_blocks(origin)
         kept = (terms or ("loss",)) if keep else ()
         self._keepers = {name: SampleKeeper(origin, name, rises=apart) for name in kept}
@@ -337,7 +337,7 @@ class Reduction:
         self._names = tuple(self._terms or ordered_names(names))
         table = torch.stack([self._moments(points, number) for number in range(len(points[0]))]).cpu().numpy()
         _refuse_weights(table)
-        if self._apart:
+        if self.apart:
             self._tables.append(np.moveaxis(table[..., :PARTS], 0, 1))
         start = sum(map(len, self._whole))
         whole = np.zeros((*table.shape[1:-1], PARTS))
@@ -354,7 +354,7 @@ class Reduction:
     @property
     def _rows(self) -> tuple[str, ...]:
         """The rows of the moments: the observables, then the rises."""
-        return moment_rows(self._names, self._terms, of_all=self._apart)
+        return moment_rows(self._names, self._terms, of_all=self.apart)
 
     def _moments(self, points: Sequence[Sequence[Observed]], number: int) -> Tensor:
         """The moments of one block at some points [points, rows, 7]; the last column is the least weight."""
@@ -363,7 +363,7 @@ class Reduction:
         weights = stacked.pop(WEIGHT, None)
         if self._origin is not None:
             rises = self._origin[number]
-            names = [name for name in self._terms or (self._names if self._apart else ("loss",)) if name in stacked]
+            names = [name for name in self._terms or (self._names if self.apart else ("loss",)) if name in stacked]
             stacked |= {rise_of(name): stacked[name] - rises[name] for name in names}
         first = next(iter(stacked.values()))
         table = first.new_zeros(len(points), len(self._rows), PARTS + 1)
@@ -398,7 +398,7 @@ class Reduction:
         return Values(
             {name: mean[name] for name in names}, {name: errors[name] for name in names}, 0.0,
             errors[rise_of("loss")], BlockMoments(self._rows, prefix), None if of_terms else kept.get("loss"),
-            self._weighted, of_terms, np.concatenate(self._tables)[places] if self._apart else None,
+            self._weighted, of_terms, np.concatenate(self._tables)[places] if self.apart else None,
         )  # fmt: skip
 
 

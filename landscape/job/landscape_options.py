@@ -236,7 +236,7 @@ class Refine(Frozen):
 # `accuracy:` and `budget:` take the place of size, samples and refinement.
 
 FIELDS_OF_GRID = ("size", "refine", "convexity", "layers")  # which an accuracy leaves no room for
-POINTS_OF_ACCURACY = {1: 641, 2: 161, 3: 41}  # by the number of axes: points per axis of the finest grid
+POINTS_OF_ACCURACY = {1: 641, 2: 129, 3: 41}  # by the number of axes: points per axis of the finest grid
 ACCURACY_SCHEMA = {
     "anyOf": [
         {"type": "number", "exclusiveMinimum": 0},

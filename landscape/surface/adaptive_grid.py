@@ -7,6 +7,7 @@ its value adds to the interpolation from the coarser levels, and tells how far t
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -257,6 +258,39 @@ def from_base(levels: Levels, places: Places) -> Floats:
     coefficients[np.abs(coefficients) < 1e-12] = 0.0
     coefficients[levels.level_of(places) == 0] = 0.0
     return coefficients
+
+
+def from_coarser(levels: Levels, places: Places) -> Floats:
+    """The coefficients [points, points] by which each point is predicted from the known points of coarser levels.
+
+    Those of points of level 0 are 0.
+    """
+    of_level, points = levels.level_of(places), len(places)
+    number = {tuple(place): point for point, place in enumerate(places.tolist())}
+    rows: dict[tuple[int, tuple[int, ...]], Floats] = {}
+
+    def row(level: int, place: tuple[int, ...]) -> Floats:
+        """The coefficients of a place of a level: of itself if it is known by then, else of its stencil."""
+        known = number.get(place)
+        if known is not None and of_level[known] <= level:
+            return np.asarray(units[known])
+        if (level, place) not in rows:
+            rows[level, place] = predicted(level, place)
+        return rows[level, place]
+
+    def predicted(level: int, place: tuple[int, ...]) -> Floats:
+        stride, above = levels.stride(level), levels.shape(level - 1)
+        along = [halving_matrix(size)[index // stride] for size, index in zip(above, place, strict=True)]
+        total = np.zeros(points)
+        for nodes in itertools.product(*(np.flatnonzero(coefficients).tolist() for coefficients in along)):
+            weight = math.prod(float(coefficients[node]) for coefficients, node in zip(along, nodes, strict=True))
+            total += weight * row(level - 1, tuple(2 * stride * node for node in nodes))
+        return total
+
+    units, matrix = np.eye(points), np.zeros((points, points))
+    for point in np.flatnonzero(of_level).tolist():
+        matrix[point] = predicted(int(of_level[point]), tuple(places[point].tolist()))
+    return matrix
 
 
 def known_mask(levels: Levels, places: Places) -> Mask:

@@ -64,21 +64,23 @@ class Means:
 
 
 def estimate_means(
-    terms: Sequence[Known], preference: NDArray[np.int64], between: Floats | None = None, draws: int = DRAWS
-) -> Means:
+    terms: Sequence[Known], preference: NDArray[np.int64], between: Sequence[Floats] = (),
+    depth: NDArray[np.int64] | None = None, draws: int = DRAWS,
+) -> Means:  # fmt: skip
     """The means over the whole population of all points, and their errors; a sum over independent terms.
 
     Args:
-        between: [points, points]: the coefficients by which interpolation predicts a point from others; zeros for those
-            that it does not. Where the others know its samples, these take the place of fitted ones: they need no fit,
-            which few samples with long tails would spoil.
+        between: each [points, points]: the coefficients by which interpolation predicts a point from others; zeros for
+            those that it does not. The first by which the others know its samples takes the place of a fit, which few
+            samples with long tails would spoil.
+        depth: the level of each point; interpolation predicts from lower ones.
         preference: [points, predictors]: for each point the points by which it is corrected, the best first; of these,
             the first that know more samples than itself are taken. Padded with −1.
     """
     points = len(preference)
     mean, errors, own = np.zeros(points), np.zeros((points, draws)), np.zeros(points)
     for number, term in enumerate(terms):
-        one = _means_of_term(term, preference, between, draws, number)
+        one = _means_of_term(term, preference, between, depth, draws, number)
         mean += term.factor * one.mean
         errors += term.factor * one.errors
         own += term.factor**2 * one.own
@@ -86,15 +88,19 @@ def estimate_means(
 
 
 def _means_of_term(
-    term: Known, preference: NDArray[np.int64], between: Floats | None, draws: int, number: int
-) -> Means:
+    term: Known, preference: NDArray[np.int64], between: Sequence[Floats], depth: NDArray[np.int64] | None,
+    draws: int, number: int,
+) -> Means:  # fmt: skip
     counts = np.array([len(rises) for rises in term.rises])
     points = len(counts)
     mean, errors, own = np.zeros(points), np.zeros((points, draws)), np.zeros(points)
     signs = _signs(int(counts.max(initial=0)), draws, number)
     spread = np.zeros(points)  # the variance of the rises that each point knows
-    for count in sorted(set(counts.tolist()), reverse=True):
-        group = np.flatnonzero(counts == count)
+    depth = np.zeros(points, np.int64) if depth is None else depth
+    for count, level in sorted(
+        set(zip(counts.tolist(), depth.tolist(), strict=True)), key=lambda key: (-key[0], key[1])
+    ):
+        group = np.flatnonzero((counts == count) & (depth == level))
         unknown = math.sqrt(max(0.0, 1.0 - count / term.population))
         weights = np.ones(count) if term.weights is None else np.asarray(term.weights[:count], np.float64)
         weights = weights / weights.sum()
@@ -104,10 +110,11 @@ def _means_of_term(
             continue  # all is known; or nothing of the spread
         residual, beta = centred / (1.0 - weights), np.zeros((len(group), points))
         inside = np.zeros(len(group), np.bool_)
-        if between is not None:
-            used = between[group] != 0
-            inside = used.any(axis=1) & (~used | (counts >= count)).all(axis=1)
-            beta[inside] = between[group[inside]]
+        for coefficients in between:
+            used = coefficients[group] != 0
+            suits = used.any(axis=1) & (~used | (counts >= count)).all(axis=1) & ~inside
+            beta[suits] = coefficients[group[suits]]
+            inside |= suits
         chosen = _predictors(np.where(inside[:, None], -1, preference[group]), counts, count)
         needed = np.unique(np.concatenate([np.flatnonzero(beta.any(axis=0)), chosen[chosen >= 0]]))
         if len(needed):

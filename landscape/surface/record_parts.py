@@ -163,8 +163,8 @@ class AccuracyRecord:
     def amount(self, error: float | None) -> str:
         """An error in words: of the relief, or in units of the loss or of its decimal logarithm.
 
-        >>> AccuracyRecord(error=0.01, relative=True).amount(0.0123), AccuracyRecord(error=0.05).amount(0.05)
-        ('1.2 % of the relief', '0.05')
+        >>> AccuracyRecord(error=0.05).amount(0.0513), AccuracyRecord(error=0.05, scale="log").amount(0.05)
+        ('0.051', '0.05 in log10')
         """
         if error is None:
             return "unknown"

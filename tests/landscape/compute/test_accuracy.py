@@ -96,7 +96,7 @@ def test_the_true_error_off_the_grid_is_within_the_stated_one(at_four) -> None:
     draw = np.random.default_rng(0)
     places = draw.uniform(-1, 1, (200, 2))
     steps = (places + 1) / 2 * (np.array([len(at_four.alpha), len(at_four.beta)]) - 1)
-    low = np.minimum(steps.astype(int), 159)
+    low = np.minimum(steps.astype(int), len(at_four.alpha) - 2)
     share = steps - low
     rise = at_four.loss - at_four.origin_loss
     shown = sum(
@@ -113,7 +113,7 @@ def test_the_true_error_off_the_grid_is_within_the_stated_one(at_four) -> None:
 
 def test_far_less_is_evaluated_than_all_samples_at_all_points(at_four) -> None:
     record = at_four.record.accuracy
-    assert record.evaluations < 0.2 * SAMPLES * 21**2
+    assert record.evaluations < 0.15 * SAMPLES * 21**2
     known = at_four["samples_known"]
     assert int(known.sum()) == record.evaluations
     assert int((known > 0).sum()) == record.points
