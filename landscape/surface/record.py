@@ -164,7 +164,8 @@ class Record:
     def surfaces(self) -> tuple[str, ...]:
         """The names of all surfaces that are shown: the observables, and those derived from them."""
         rise = () if self.origin_loss is None or "loss" not in self.observables else (RISE,)
-        return tuple(dict.fromkeys([*self.observables, *self.derived, *rise]))
+        errors = () if self.accuracy is None else ("loss_rise_stderr", "loss_interpolation_error")
+        return tuple(dict.fromkeys([*self.observables, *self.derived, *rise, *errors]))
 
     @property
     def of_points(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ picture; and what the axes are.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,6 +19,7 @@ from landscape.analysis.checks.evidence import Evidence, Judgement, NotJudged, n
 from landscape.core.errors import ClusterUnreachableError, Interrupted, LandscapeError
 from landscape.core.grid import Floats
 from landscape.job.directions.random import RandomDirection
+from landscape.surface.record_parts import AccuracyRecord
 from landscape.surface.refinement import spread
 from landscape.surface.surface import NOT_COMPUTED, OK, Surface
 from landscape.surface.topology import corner_steps, minimum_pairs, noise_threshold
@@ -60,10 +62,26 @@ class Resolution:
 def check_resolution(context: CheckContext) -> Judgement:
     """Compare every second point of the grid with its interpolation from the others."""
     refuse_few_points(context)
+    accuracy = context.evidence.record.accuracy
+    if accuracy is not None:
+        return judge_accuracy(accuracy, context.evidence.run, context.evidence.surface.name)
     resolution = resolution_of(context.evidence)
     if resolution is None:
         raise NotJudged("the grid is flat, or has fewer than 5 points along an axis")
     return judge_resolution(replace(resolution, shown=features_beyond_half(context)))
+
+
+def judge_accuracy(reached: AccuracyRecord, run: str, name: str) -> Judgement:
+    """6, of a landscape with an accuracy: what its rounds know of samples and steps together, measured once."""
+    numbers = {"sampling": reached.sampling, "interpolation": reached.interpolation, "relief": reached.relief}
+    text = reached.text + (f"; {reached.ending}" if reached.ending else "")
+    if reached.reached is None:
+        raise NotJudged("no round is complete yet")
+    if reached.is_reached:
+        return Judgement("holds", text, value=reached.reached, numbers=numbers)
+    asked = f"{100 * reached.error:g}%" if reached.relative else f"{reached.error:g}"
+    remedy = shlex.join(["landscape", "extend", run, name, "--accuracy", asked])
+    return Judgement("reservation", text, remedy, reached.reached, numbers=numbers)
 
 
 def judge_resolution(grid: Resolution) -> Judgement:

@@ -13,6 +13,7 @@ from landscape.analysis.checks.evidence import Judgement, NotJudged, number, per
 from landscape.core.grid import Floats
 from landscape.core.plan import BatchNorm
 from landscape.surface.record import CHANCE
+from landscape.surface.surface import INTERPOLATION_ERROR, RISE_STDERR
 
 SAME_BATCHES = 1e-6  # relative: the rounding of a mean of float32 losses that is summed in float64
 OTHER_ARITHMETIC = 1e-5  # relative: the largest difference of an engine from plain evaluation
@@ -25,6 +26,7 @@ AS_USED = "batch_norm: eval shows the network as it is used"
 DOUBLE = 2  # points computed again in float64, if not all; its convolutions take twenty times as long on a CPU
 SHARE_OF_RELIEF = 1e-3  # a figure of 256 colours shows 4e-3
 LOW_SHARE_OF_RELIEF = 1e-2  # in bfloat16 and tf32, whose jitter is 3e-3 of a loss
+FAR_OFF = 4.0  # stated standard errors by which the value of an estimate may be off
 SHARE_OF_NOISE = 0.5  # of the standard error of the rise: losses must be more exact than the noise
 # Shares of the loss: its largest rounding in float32, and in bfloat16 or tf32. A larger difference has another cause.
 ROUNDING = 1e-5
@@ -194,6 +196,7 @@ class Spots:
         noise: the median standard error of the rise; NaN if unknown.
         low_precision: whether the landscape was evaluated in bfloat16 or tf32.
         how: the other way, in words.
+        stated: the stated standard error of each point, where points know different samples; None if all know all.
     """
 
     stored: Floats
@@ -203,6 +206,7 @@ class Spots:
     noise: float
     low_precision: bool
     how: str
+    stated: Floats | None = None
 
 
 def check_spots(context: CheckContext) -> Judgement:
@@ -222,8 +226,18 @@ def check_spots(context: CheckContext) -> Judgement:
             noise=evidence.noise,
             low_precision=context.low_precision,
             how=f"weights rebuilt from the {axes}{' and rounded' if context.quantise else ''}, plain {precisions}",
+            stated=_stated(context),
         )
     )
+
+
+def _stated(context: CheckContext) -> Floats | None:
+    """The stated errors at the spots of a landscape with an accuracy: of samples and of interpolation together."""
+    surface = context.evidence.surface
+    if surface.record.accuracy is None:
+        return None
+    both = [surface.observables[name] for name in (RISE_STDERR, INTERPOLATION_ERROR, "loss_stderr")]
+    return np.array([float(np.sqrt(sum(np.square(part[index]) for part in both))) for index in context.spots])
 
 
 def judge_spots(spots: Spots) -> Judgement:
@@ -237,6 +251,8 @@ def judge_spots(spots: Spots) -> Judgement:
     if np.isfinite(spots.noise) and spots.noise > 0:
         allowed = min(allowed, SHARE_OF_NOISE * spots.noise)
     bounds = np.maximum(allowed, rounding * np.maximum(1.0, np.abs(spots.stored)))
+    if spots.stated is not None:
+        bounds = np.maximum(bounds, FAR_OFF * spots.stated)
     excess = np.where(np.isfinite(differences), differences / bounds, np.inf)
     worst, count = int(np.argmax(excess)), int((excess > 1).sum())
     largest = float(differences.max())
@@ -245,11 +261,13 @@ def judge_spots(spots: Spots) -> Judgement:
     if not count:
         # Far out, where the rise of the loss is many times the relief, differences are seen beside the rise.
         visible = np.maximum(share * spots.relief, rounding * (spots.stored - spots.stored.min()))
-        rough = spots.relief > 0 and bool((differences > visible).any())
+        rough = spots.stated is None and spots.relief > 0 and bool((differences > visible).any())
         text = (
             f"{len(differences)} points computed again another way ({spots.how}): off by at most "
             f"{_difference_text(largest, spots.relief)}"
         )
+        if spots.stated is not None:
+            text = f"{text}, as far as the errors that the picture states allow"
         if rough:
             finer = "float32" if spots.low_precision else "float64"
             text, remedy = f"{text}, which rounding makes", f"precision: {finer}, or a wider range"

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from landscape.core.grid import Floats
+from landscape.core.text import count_text
 from landscape.views.draw.layout import text
 from landscape.views.draw.style import DARK_HATCH, DARK_SOLID, HATCH, INK, NOWHERE, PAPER, PATH_HALO, themed, typed
 from landscape.views.figure_spec import FigureSpec
@@ -19,6 +20,7 @@ from landscape.views.prepare.geometry import isosurface, region_below
 from landscape.views.prepare.scale import STATES
 from landscape.views.prepare.uncertainty import Marks, finer_edges
 
+EVALUATED = "evaluated points"
 BAND_NAME = "± 2 standard errors"
 SHEET = {"light": "#7a8699", "dark": "#b9c4d4"}
 VEIL = {"light": "rgba(255,255,255,0.4)", "dark": "rgba(20,24,31,0.45)"}  # lets hatching be seen on dark colours too
@@ -184,8 +186,30 @@ WIDTH = 1.1
 
 
 def finer_names(data: FigureData) -> list[str]:
-    """The legend entry of the edges, if the landscape is refined."""
-    return [] if data.interpolated is None else [NAME]
+    """The legend entry of the edges, if the landscape is refined, or of the points, if it has an accuracy."""
+    return [EVALUATED] * (data.samples is not None) if data.interpolated is None else [NAME]
+
+
+def evaluated_points(data: FigureData, spec: FigureSpec) -> list[go.Scatter]:
+    """Where a landscape with an accuracy was evaluated, larger for more samples; hidden until the legend is clicked."""
+    if data.samples is None:
+        return []
+    rows, columns = np.nonzero(data.samples)
+    known = data.samples[rows, columns]
+    x, y = (axis.coordinates for axis in data.axes)
+    share = np.log2(np.maximum(known, 1)) / max(1.0, float(np.log2(max(int(known.max(initial=1)), 2))))
+    marks = {
+        theme: {"marker": {"color": INK[theme], "size": 2.0 + 5.0 * share**2, "line": {"color": colour, "width": 0.5}}}
+        for theme, colour in PAPER.items()
+    }
+    words = [f"{count_text(count)} samples" for count in known]
+    look: dict[str, Any] = themed(marks, spec.theme, role="evaluated")
+    return [
+        go.Scatter(
+            x=x[columns], y=y[rows], mode="markers", name=EVALUATED, visible="legendonly", text=words,
+            hovertemplate="%{text}<extra></extra>", showlegend=True, **look,
+        )
+    ]  # fmt: skip
 
 
 def edge_places(data: FigureData, *, every_point: bool = False) -> tuple[Floats, Floats, Floats]:

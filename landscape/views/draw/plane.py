@@ -30,6 +30,7 @@ from landscape.views.draw.layout import (
     with_levels,
 )
 from landscape.views.draw.marks import (
+    evaluated_points,
     extrema_names,
     finer_names,
     flat_edges,
@@ -254,7 +255,13 @@ def layers(data: FigureData, codes: Sequence[int], spec: FigureSpec) -> list[Any
     """
     x, y = data.axes[0].coordinates, data.axes[1].coordinates
     cells = hatched(data.states, x, y, codes, spec.theme)
-    return [*cells, *unclear_region(data, spec), *flat_edges(data, spec), *flat_origin(data, spec)]
+    return [
+        *cells,
+        *unclear_region(data, spec),
+        *flat_edges(data, spec),
+        *evaluated_points(data, spec),
+        *flat_origin(data, spec),
+    ]
 
 
 def layer_names(data: FigureData) -> list[str]:

@@ -24,7 +24,7 @@ from landscape.surface.record_entries import (
     is_negative,
     products_in_float32,
 )
-from landscape.surface.surface import NOT_FINITE, OK, Axis, Surface
+from landscape.surface.surface import NOT_FINITE, OK, SAMPLES_KNOWN, Axis, Surface
 from landscape.views.figure_spec import FigureSpec
 from landscape.views.prepare import words
 from landscape.views.prepare.paths import (
@@ -165,7 +165,8 @@ class FigureData:
     from that of the origin in units of two standard errors, if the uncertainty is asked for and the errors are known;
     `unclear` is the legend entry of the region where it is below one. `extrema` are the minima above the noise and
     their saddles, if asked for. `beside` are further observables, each for its own panel. `interpolated` is that of the
-    surface: None if every point was evaluated. `seeds` is the band of lines of other seeds, if a line was checked.
+    surface: None if every point was evaluated. `samples` says how many samples each evaluated point of a landscape with
+    an accuracy knows. `seeds` is the band of lines of other seeds, if a line was checked.
     `categories` are the names that the values 0, 1, 2, … stand for, if they do. `fill` says that the axes take the room
     that there is, whatever their ranges.
     """
@@ -190,6 +191,7 @@ class FigureData:
     extrema: Extrema | None = None
     beside: tuple[FigureData, ...] = ()
     interpolated: NDArray[np.uint8] | None = None
+    samples: NDArray[np.int64] | None = None
     seeds: SeedBand | None = None
     categories: tuple[str, ...] | None = None
     fill: bool = False
@@ -322,7 +324,8 @@ def _one_observable(full: Surface, spec: FigureSpec) -> FigureData:
         networks=prepare_networks(surface, drawn, paths),
         difference=difference,
         extrema=extrema,
-        interpolated=surface.interpolated if evaluated_text(surface) else None,
+        interpolated=surface.interpolated if evaluated_text(surface) and full.record.accuracy is None else None,
+        samples=_samples_known(surface),
         seeds=prepare_seeds(full, observable),
         categories=categories,
         fill=spec.proportions == "fill",
@@ -349,6 +352,7 @@ def slice_at(data: FigureData, k: int) -> FigureData:
         difference=None if data.difference is None else data.difference[k],
         extrema=None if data.extrema is None else data.extrema.in_slice(data.axes[2].coordinates, k),
         interpolated=None if data.interpolated is None else data.interpolated[k],
+        samples=None if data.samples is None else data.samples[k],
     )
 
 
@@ -360,8 +364,16 @@ def means(surface: Surface) -> list[str]:
 
 def _interpolation_note(surface: Surface) -> list[str]:
     """The note on how many points of a refined landscape were evaluated."""
+    if surface.record.accuracy is not None:
+        return ["between evaluated points: polynomials of degree 5 along each axis"]
     text = evaluated_text(surface)
     return [f"{text} evaluated, the others bilinear between them"] if text else []
+
+
+def _samples_known(surface: Surface) -> NDArray[np.int64] | None:
+    """How many samples each evaluated point of a landscape with an accuracy knows; None for other landscapes."""
+    known = surface.observables.get(SAMPLES_KNOWN)
+    return None if known is None or surface.record.accuracy is None else np.nan_to_num(known).astype(np.int64)
 
 
 def _log_note(log: bool, decades: float | None) -> list[str]:

@@ -18,7 +18,16 @@ from landscape.surface.barriers import STABLE, Barrier, has_point
 from landscape.surface.derived import RISE, bases_of
 from landscape.surface.record import Record
 from landscape.surface.record_entries import BREAKING, EIGENVALUES, AxisEnd, FoundAxis, LayersRecord, TargetRule
-from landscape.surface.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR, Axis, Surface
+from landscape.surface.surface import (
+    INTERPOLATION_ERROR,
+    NOT_COMPUTED,
+    NOT_FINITE,
+    OK,
+    QUARANTINED,
+    RISE_STDERR,
+    Axis,
+    Surface,
+)
 from landscape.views.prepare.scale import count_statuses, point_counts
 
 # ----------------------------------------------------------------------------------------------------
@@ -306,6 +315,8 @@ def observable_title(observable: str) -> str:
     >>> observable_title("accuracy"), observable_title("accuracy_stderr")
     ('accuracy', 'standard error of the accuracy')
     """
+    if observable == INTERPOLATION_ERROR:
+        return "expected error of interpolation of the loss"
     if observable in (RISE, RISE_STDERR):
         return "loss above the origin" if observable == RISE else "standard error of the loss above the origin"
     if observable.endswith("_stderr"):
