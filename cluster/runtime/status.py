@@ -273,6 +273,15 @@ def _validate(store: LandscapeStore) -> dict[str, Any]:
         damaged += [f"{folder}{array}: does not read" for array in level.check_constants()]
         damaged += store.check_directions() if level is store else []
         missing, tiles = missing + int(examined.missing_mask.sum()), tiles + level.tile_count
+    if store.record.accuracy is not None:
+        rounds = store.rounds().read()
+        damaged += [
+            f"rounds/{number} part {chunk}: does not read" for number, one in enumerate(rounds) for chunk in one.damaged
+        ]
+        if len(rounds) < store.record.accuracy.rounds:
+            damaged.append(f"rounds/{len(rounds)}: does not read; it and those after it are computed again")
+        tiles += sum(one.plan.chunks for one in rounds)
+        missing += sum(one.missing for one in rounds)
     return {
         "name": store.name,
         "schema_version": store.record.schema_version,

@@ -359,6 +359,8 @@ class ServedLandscape:
         """The values on disk; None if the disk has none of this landscape."""
         if store is None or self._is_another(store):
             return None
+        if store.record.accuracy is not None:  # an estimate: a point that is asked for is the mean over all samples
+            return None
         values = StoredPoints(store.read_surface().merged(), self.info.columns)
         after = LandscapeStore.find(self.source.run, self.source.landscape)
         # Some of the values may be of another landscape that has replaced this one meanwhile.

@@ -23,7 +23,7 @@ from landscape.compute.reproducibility import recorded_reference_point, why_not_
 from landscape.core.devices import cores, is_out_of_memory
 from landscape.core.errors import Interrupted, JobError, one_line
 from landscape.core.grid import tile_counts
-from landscape.core.text import bytes_text, seconds_text
+from landscape.core.text import bytes_text, count_text, seconds_text
 from landscape.core.validation import AUTO, ranges
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.tuning.choices import KeptChoices, Tuned, TuningScope
@@ -35,7 +35,9 @@ from landscape.problem.terms import PointSets
 from landscape.problem.user_code import in_folder
 from landscape.store.format import PathPlan
 from landscape.store.landscape import LandscapeStore
+from landscape.surface.accuracy import PILOT, levels_of
 from landscape.surface.record import plain
+from landscape.surface.record_parts import AccuracyRecord
 from landscape.surface.refinement import MOST_LEVELS, finer_shape
 from landscape.surface.surface import MOMENT_PARTS
 
@@ -285,12 +287,28 @@ def _plan_landscape(prepared: PreparedJob, landscape: PreparedLandscape) -> dict
         "extends": None if extension is None else extension.store.name,
         "sample_share": sample_share,
         "new_samples": new_samples,
-        "path_points": 0 if landscape.level else landscape.points - grid.points,
+        "path_points": 0 if landscape.level or landscape.path is None else 2 * len(landscape.path.step),
+        "accuracy": None
+        if landscape.record.accuracy is None
+        else _accuracy(landscape.record.accuracy, len(grid.names)),
         "paths": [] if landscape.path is None else _snapshots(landscape.path),
         "refined_points": _refined_points(prepared.job, landscape),
         "kept_bytes": bytes_of_losses(grid.points, kept),
         "bytes": values + bytes_of_losses(grid.points, kept) + 4 * elements * len(landscape.directions),
     }
+
+
+def _accuracy(asked: AccuracyRecord, axes: int) -> dict[str, Any]:
+    """What is asked for, what has been reached, and the cost of the first pass."""
+    first = math.prod(levels_of(axes).base) * min(PILOT, asked.population)
+    text = f"points and samples are added until it is true to {asked.amount(asked.error)} on 95 % of the area"
+    if asked.rounds:
+        text += f"; so far {asked.text}"
+    text += (
+        f"; the first pass costs {count_text(first)} evaluations, each of one sample at one point; what follows, and "
+        "so the time below, is a guess"
+    )
+    return {**plain(asked), "first_evaluations": first, "text": text}
 
 
 def _snapshots(path: PathPlan) -> list[str]:
@@ -395,6 +413,11 @@ def plan_text(plan: dict[str, Any]) -> str:
     for row in plan["landscapes"]:
         size = " x ".join(str(axis["size"]) for axis in row["axes"])
         missing = row["missing_points"]
+        if row["accuracy"]:
+            lines.append(f"{row['name']}: {size} around {row['origin_in_words']}, {', '.join(row['observables'])}")
+            lines.append(f"  {row['accuracy']['text']}")
+            lines += [f"  {axis['name']}: {_ends(axis, row)}, {axis['what']}" for axis in row["axes"]]
+            continue
         done = f", {missing or 'none'} of them still to compute" if missing < row["points"] else ""
         tile = " x ".join(map(str, reversed(row["tile_shape"])))
         path = f" ({row['path_points']} of them on paths, beside the grid)" if row["path_points"] else ""

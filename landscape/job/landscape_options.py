@@ -306,7 +306,8 @@ def refuse_with_accuracy(data: Mapping[str, Any]) -> None:
             raise ValueError("budget goes with accuracy only: accuracy: 1%; a fixed grid costs size and num_samples")
         return
     sizes = data.get("size")
-    as_recorded = isinstance(sizes, (list, tuple)) and set(sizes) == {POINTS_OF_ACCURACY.get(len(sizes))}
+    sizes = set(sizes) if isinstance(sizes, (list, tuple)) else {sizes}
+    as_recorded = len(sizes) == 1 and sizes <= set(POINTS_OF_ACCURACY.values())
     fields = (name for name in FIELDS_OF_GRID if data.get(name) not in (None, False))
     field = next((name for name in fields if not (name == "size" and as_recorded)), None)
     if field is not None:

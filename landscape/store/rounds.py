@@ -73,6 +73,11 @@ class Round:
     weights: Floats | None = None
     damaged: tuple[int, ...] = field(default=())
 
+    @property
+    def missing(self) -> int:
+        """How many chunks are not committed, or given up."""
+        return sum(bool((self.status[self.plan.rows(chunk)] != 1).any()) for chunk in range(self.plan.chunks))
+
 
 @dataclass(frozen=True)
 class ItemValues:

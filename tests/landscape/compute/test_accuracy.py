@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cluster.runtime.status import validate_run
 from landscape import Job, Problem, extend, open_run, run
 from landscape.core.errors import Interrupted, JobError
 from landscape.store.landscape import LandscapeStore
@@ -169,6 +170,21 @@ def test_damage_is_mended_to_the_bit(at_four, tmp_path) -> None:
     (rounds / "1" / "status" / "c" / "0").unlink()
     shutil.rmtree(rounds / str(max(int(each.name) for each in rounds.iterdir() if each.name.isdigit())))
     assert same(compute(tmp_path / "run", "4%"), at_four)
+
+
+def test_validation_names_the_damaged_parts(at_four, tmp_path) -> None:
+    shutil.copytree(at_four.run, tmp_path / "run")
+    sound = validate_run(str(tmp_path / "run"))["landscapes"][0]
+    assert sound["damaged"] == []
+    assert sound["missing_tiles"] == 0
+    rounds = tmp_path / "run" / "landscapes.zarr" / "a" / "rounds"
+    chunk = next((rounds / "1" / "moments" / "c").rglob("*/0"))
+    chunk.write_bytes(b"\x00" * 30)
+    (rounds / "3" / "zarr.json").write_text("{}")
+    (rounds / "3" / "status" / "zarr.json").write_text("no")
+    damaged = validate_run(str(tmp_path / "run"))["landscapes"][0]["damaged"]
+    assert damaged[0].startswith("rounds/1 part ")
+    assert damaged[1].startswith("rounds/3: does not read")
 
 
 def test_a_round_whose_document_is_lost_is_chosen_again(at_four, tmp_path) -> None:

@@ -1,0 +1,284 @@
+"""What a picture to an accuracy costs against fixed grids of the same true error, on one of four networks.
+
+    python tests/measure/accuracy.py FOLDER [lenet | resnet20 | gpt | physics] [--accuracy 1%] [--points 400]
+
+The true error is that of the rise at random points off the grid, over all samples of the problem. Fixed grids have 5,
+7, 9, 13, 17 or 25 points per axis, and numbers of samples in steps of √2; they are interpolated by the same polynomials
+of degree 5, and their samples are paired with those of the origin. What FOLDER holds already is not computed again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from landscape import Job, Problem, run
+from landscape.compute.plans import make_evaluator
+from landscape.compute.prepare import prepare
+from landscape.recipes import cifar10
+from landscape.recipes.data import read_mnist
+from landscape.recipes.lenet import LeNet5
+from landscape.recipes.mnist import network_input
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
+SIZES = (5, 7, 9, 13, 17, 25)  # of fixed grids: parts of one of 49
+FINEST = 49
+DRAWS = 5  # of the order of samples, over which the error of a fixed grid is averaged
+
+
+def lenet(folder: Path, data: Path) -> Problem:
+    x, labels = network_input(read_mnist(data, "test"), "resize")
+    torch.manual_seed(0)
+    model = LeNet5()
+
+    def train() -> None:
+        step = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+        draw = torch.Generator().manual_seed(0)
+        for _ in range(4):
+            for rows in torch.randperm(7000, generator=draw).split(64):
+                step.zero_grad()
+                nn.functional.cross_entropy(model(x[rows]), labels[rows]).backward()
+                step.step()
+
+    trained(model, folder / "lenet.pt", train)
+    return Problem.supervised(model, (x, labels), nn.CrossEntropyLoss(), metrics=["accuracy"])
+
+
+def resnet20(folder: Path, data: Path) -> Problem:
+    images, weights = data / "cifar10-test-2048.npz", data / "resnet20-cifar10.safetensors"
+    return cifar10.make_problem(images, weights, split="test")
+
+
+class Characters(nn.Module):
+    """A transformer of two layers over bytes."""
+
+    def __init__(self, context: int = 48, width: int = 64) -> None:
+        super().__init__()
+        self.bytes, self.places = nn.Embedding(128, width), nn.Embedding(context, width)
+        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, nn.LayerNorm(width), enable_nested_tensor=False)
+        self.out = nn.Linear(width, 128)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        length = tokens.shape[1]
+        later = torch.ones(length, length, dtype=torch.bool).triu(1)
+        states = self.bytes(tokens) + self.places(torch.arange(length))
+        return self.out(self.layers(states, mask=later, is_causal=True))
+
+
+def gpt(folder: Path, data: Path) -> Problem:
+    from pydoc_data.topics import topics
+
+    text = "\n".join(topics.values()).encode("ascii", "replace")
+    rows = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
+    rows = rows[: len(rows) // 48 * 48].view(-1, 48)
+    torch.manual_seed(0)
+    model = Characters()
+
+    def train() -> None:
+        step = torch.optim.AdamW(model.parameters(), 2e-3)
+        draw = torch.Generator().manual_seed(0)
+        for _ in range(1200):
+            batch = rows[torch.randint(len(rows), (32,), generator=draw)]
+            step.zero_grad()
+            nn.functional.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten()).backward()
+            step.step()
+
+    trained(model, folder / "gpt.pt", train)
+    return Problem.causal_lm(model, rows[:2048])
+
+
+def slope(values: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
+    return torch.autograd.grad(values.sum(), points, create_graph=True)[0]
+
+
+def burgers(model: nn.Module, points: torch.Tensor) -> torch.Tensor:
+    u = model(points)
+    first = slope(u, points)
+    return (first[:, :1] + u * first[:, 1:] - 0.01 / np.pi * slope(first[:, 1:], points)[:, 1:]).square()
+
+
+def beginning(model: nn.Module, points: torch.Tensor) -> torch.Tensor:
+    return (model(points) + torch.sin(np.pi * points[:, 1:])).square()
+
+
+def edge(model: nn.Module, points: torch.Tensor) -> torch.Tensor:
+    return model(points).square()
+
+
+def physics(folder: Path, data: Path) -> Problem:
+    draw = torch.Generator().manual_seed(0)
+    inside = torch.rand(10_000, 2, generator=draw) * torch.tensor([1.0, 2.0]) - torch.tensor([0.0, 1.0])
+    first = torch.stack([torch.zeros(200), torch.linspace(-1, 1, 200)], 1)
+    sides = torch.stack([torch.rand(100, generator=draw), torch.ones(100)], 1)
+    sides[::2, 1] = -1
+    terms = {"interior": (inside, burgers, 1.0), "initial": (first, beginning, 10.0), "boundary": (sides, edge, 10.0)}
+    torch.manual_seed(0)
+    hidden = [nn.Linear(20, 20), nn.Tanh(), nn.Linear(20, 20), nn.Tanh()]
+    model = nn.Sequential(nn.Linear(2, 20), nn.Tanh(), *hidden, nn.Linear(20, 1))
+
+    def train() -> None:
+        step = torch.optim.Adam(model.parameters(), 3e-3)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(step, 4000)
+        for number in range(4000):
+            rows = slice(2000 * (number % 5), 2000 * (number % 5 + 1))
+            batches = {"interior": inside[rows], "initial": first, "boundary": sides}
+            losses = [
+                weight * function(model, batches[name].clone().requires_grad_()).mean()
+                for name, (_, function, weight) in terms.items()
+            ]
+            step.zero_grad()
+            torch.stack(losses).sum().backward()
+            step.step()
+            schedule.step()
+
+    trained(model, folder / "physics.pt", train)
+    return Problem.terms(model, terms)
+
+
+NETWORKS = {"lenet": lenet, "resnet20": resnet20, "gpt": gpt, "physics": physics}
+RANGES = {"physics": 0.5}
+
+
+def trained(model: nn.Module, file: Path, train: Callable[[], None]) -> None:
+    """Load the weights of a model; train it first if there are none."""
+    if not file.exists():
+        train()
+        torch.save(model.state_dict(), file)
+    model.load_state_dict(torch.load(file))
+
+
+def lagrange(size: int, at: np.ndarray) -> np.ndarray:
+    """The coefficients [points, size] of polynomials of degree 5 through the nearest of `size` values over [0, 1]."""
+    matrix, width, steps = np.zeros((len(at), size)), min(6, size), at * (size - 1)
+    for row, place in enumerate(steps):
+        first = int(np.clip(np.floor(place) - width // 2 + 1, 0, size - width))
+        nodes = np.arange(first, first + width)
+        for node in nodes:
+            others = nodes[nodes != node]
+            matrix[row, node] = np.prod((place - others) / (node - others))
+    return matrix
+
+
+def job_of(name: str, folder: Path, data: Path, **spec: Any) -> Job:
+    reach = RANGES.get(name, 1.0)
+    landscape = {"name": "picture", "range": [-reach, reach], **spec}
+    problem = partial(NETWORKS[name], folder, data)
+    return Job(run=str(folder / name), problem=problem, device="cpu", threads=1, landscapes=[landscape])
+
+
+def rises_at(name: str, folder: Path, data: Path, points: np.ndarray) -> tuple[list[np.ndarray], list[float]]:
+    """The rise of every sample at points over [−1, 1], of each term of the loss, and the terms' factors."""
+    prepared = prepare(job_of(name, folder, data, accuracy="50%"))
+    landscape = prepared.landscapes[0]
+    evaluator = make_evaluator(prepared, landscape)
+    terms = landscape.record.terms
+    parts: dict[str, list[np.ndarray]] = {}
+    reach = RANGES.get(name, 1.0)
+    whole = range(len(evaluator.block_ends))
+    for start in range(0, len(points), 32):
+        (values,) = evaluator.evaluate_blocks([(points[start : start + 32] * reach, whole)])
+        kept = values.of_terms or {"loss": values.samples}
+        for term, samples in kept.items():
+            parts.setdefault(term, []).append(samples.losses)
+    return [np.concatenate(part) for part in parts.values()], [terms[term].weight if terms else 1.0 for term in parts]
+
+
+def smallest_fixed(
+    of_grid: dict[tuple[int, int], int], terms: list[np.ndarray], factors: list[float], at: np.ndarray,
+    truth: np.ndarray, error: float,
+) -> dict[str, Any]:  # fmt: skip
+    """The fewest evaluations of a fixed grid that is off by at most `error` at 95 per cent of the points."""
+    draw, most, best = np.random.default_rng(0), max(term.shape[1] for term in terms), {"evaluations": np.inf}
+    orders = [[draw.permutation(term.shape[1]) for term in terms] for _ in range(DRAWS)]
+    for size in SIZES:
+        stride = (FINEST - 1) // (size - 1)
+        places = [(i * stride, j * stride) for i in range(size) for j in range(size)]
+        if not all(place in of_grid for place in places):
+            continue
+        rows = [of_grid[place] for place in places]
+        matrices = [lagrange(size, (at[:, axis] + 1) / 2) for axis in (0, 1)]
+        samples = 64.0
+        while True:
+            count = min(most, int(samples))
+            off = []
+            for order in orders:
+                means = sum(
+                    factor * term[rows][:, chosen[: min(count, term.shape[1])]].mean(axis=1)
+                    for factor, term, chosen in zip(factors, terms, order, strict=True)
+                )
+                shown = np.einsum("pa,pb,ab->p", *matrices, means.reshape(size, size))
+                off.append(np.percentile(np.abs(shown - truth), 95))
+            cost = count * (size**2 + 1)
+            if np.mean(off) <= error or count == most:
+                break
+            samples *= np.sqrt(2)
+        print(f"  fixed {size} × {size}, {count} samples: {np.mean(off):.4g}", flush=True)
+        if np.mean(off) <= error and cost < best["evaluations"]:
+            best = {"evaluations": cost, "size": size, "samples": count, "error": float(np.mean(off))}
+    return best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("network", choices=list(NETWORKS))
+    parser.add_argument("--accuracy", default="1%")
+    parser.add_argument("--points", type=int, default=400)
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--data", type=Path, default=SHARED)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    name, cache = options.network, options.folder / f"{options.network}.npz"
+    begun = time.perf_counter()
+    surface = run(job_of(name, options.folder, options.data, accuracy=options.accuracy))["picture"]
+    seconds = time.perf_counter() - begun
+    record = surface.record.accuracy
+    places = sorted({
+        (i, j) for size in options.sizes
+        for i in range(0, FINEST, (FINEST - 1) // (size - 1)) for j in range(0, FINEST, (FINEST - 1) // (size - 1))
+    })  # fmt: skip
+    at = np.random.default_rng(1).uniform(-1, 1, (options.points, 2))
+    if not cache.exists():
+        grid = np.array(places) / (FINEST - 1) * 2 - 1
+        terms, factors = rises_at(name, options.folder, options.data, np.concatenate([grid, at]))
+        np.savez(cache, factors=factors, **{f"term{k}": term for k, term in enumerate(terms)})
+    kept = np.load(cache)
+    factors = kept["factors"].tolist()
+    terms = [kept[f"term{k}"].astype(np.float64) for k in range(len(factors))]
+    truth = sum(factor * term[len(places) :].mean(axis=1) for factor, term in zip(factors, terms, strict=True))
+    shape = surface.loss.shape[0]
+    steps = (at + 1) / 2 * (shape - 1)
+    low = np.minimum(steps.astype(int), shape - 2)
+    share, rise = steps - low, surface.loss - surface.origin_loss
+    shown = sum(
+        rise[low[:, 1] + j, low[:, 0] + i]
+        * (share[:, 0] if i else 1 - share[:, 0])
+        * (share[:, 1] if j else 1 - share[:, 1])
+        for i in (0, 1) for j in (0, 1)
+    )  # fmt: skip
+    error = float(np.percentile(np.abs(shown - truth), 95))
+    relief = float(np.subtract(*np.percentile(rise, [95, 5])))
+    print(f"{name}: {record.text}, {seconds:.1f} s; true {error / relief:.3%} of the relief", flush=True)
+    best = smallest_fixed(dict(zip(places, range(len(places)), strict=True)), terms, factors, at, truth, error)
+    found = {
+        "network": name, "asked": options.accuracy, "stated": record.reached, "true": error / relief,
+        "evaluations": record.evaluations, "points": record.points, "seconds": seconds, "fixed": best,
+        "ratio": record.evaluations / best["evaluations"], "population": record.population,
+    }  # fmt: skip
+    print(json.dumps(found), flush=True)
+    (options.folder / f"{name}-{options.accuracy.strip('%')}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
