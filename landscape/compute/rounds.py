@@ -54,7 +54,7 @@ from landscape.surface.surface import INTERPOLATED, INTERPOLATION_ERROR, QUARANT
 log = logging.getLogger("landscape")
 
 TASK_SECONDS = 10.0  # of a task at most
-TASKS_PER_ROUND = 32  # at least, so that workers end a round together, but for tasks shorter than
+TASKS_PER_ROUND = 128  # at least, so that workers end a round together, but for tasks shorter than
 SHORTEST_TASK = 0.25  # seconds
 
 Items = tuple[NDArray[np.int64], NDArray[np.int64]]  # places [items, dimensions] and blocks
@@ -197,13 +197,17 @@ class OpenRounds:
             self._begin(first_round(self._levels, shape.ends))
 
     def missing(self) -> list[tuple[int, int]]:
-        """The chunks that are not committed, each as its round and its number; those given up are tried again."""
-        return [
+        """The chunks that are not committed, each as its round and its number; those given up are tried again.
+
+        The most expensive of a round come first, so that workers end it together.
+        """
+        missing = [
             (number, chunk)
             for number, round_ in enumerate(self._rounds)
             for chunk in range(round_.plan.chunks)
             if (round_.status[round_.plan.rows(chunk)] != 1).any()
         ]
+        return sorted(missing, key=lambda part: (part[0], -self.evaluations(*part)))
 
     def items(self, number: int, chunk: int) -> Items:
         """The places and the blocks of the items of a chunk."""
