@@ -76,7 +76,7 @@ def evaluate_items(evaluator: Evaluator, points: Floats, blocks: NDArray[np.int6
     """
     sizes = block_sizes(evaluator.block_ends, samples_of_terms(evaluator))
     width = int(sizes.max())
-    tables, rises, weights, seconds, names = {}, {}, {}, 0.0, dict[str, None]()
+    tables, rises, weights, seconds = {}, {}, {}, 0.0
     runs = [list(run) for _, run in groupby(range(len(blocks)), lambda item: tuple(points[item]))]
     by_blocks: dict[range, list[int]] = {}
     for run in runs:
@@ -88,7 +88,6 @@ def evaluate_items(evaluator: Evaluator, points: Floats, blocks: NDArray[np.int6
         assert values.moments is not None
         assert values.of_blocks is not None
         rows, weighted, seconds = values.moments.rows, values.weighted, seconds + values.seconds
-        names |= dict.fromkeys(values.mean)
         kept = [values.samples] if values.samples is not None else list(values.of_terms.values())
         for row, item in enumerate(first):
             for step, block in enumerate(part):
@@ -180,11 +179,7 @@ def shape_of(prepared: PreparedJob, landscape: PreparedLandscape) -> AccuracySha
 
 
 class OpenRounds:
-    """The rounds of a landscape that is open for writing.
-
-    Args:
-        seconds: per evaluation of one sample at one point, as far as it is known.
-    """
+    """The rounds of a landscape that is open for writing."""
 
     def __init__(self, store: LandscapeStore, landscape: PreparedLandscape, shape: AccuracyShape) -> None:
         self._store, self._landscape, self._shape = store, landscape, shape

@@ -285,15 +285,6 @@ class Accuracy(Frozen):
             raise ValueError(f"must be below 100% of the relief, not {quoted(f'{self.error:.4g}')}")
         return self
 
-    @property
-    def text(self) -> str:
-        """As a job writes it: `1%`, or `0.05`.
-
-        >>> Accuracy(error="1%").text, Accuracy(error=0.05).text
-        ('1%', '0.05')
-        """
-        return f"{100 * self.error:.6g}%" if self.relative else f"{self.error:.6g}"
-
 
 def refuse_with_accuracy(data: Mapping[str, Any]) -> None:
     """Refuse a landscape with `accuracy` and a field that it takes the place of, or with `budget` alone.
@@ -332,15 +323,6 @@ class Budget(Frozen):
 
     seconds: float | None = None
     evaluations: int | None = None
-
-    @property
-    def text(self) -> str:
-        """As a job writes it.
-
-        >>> Budget(seconds=600).text, Budget(evaluations=4000).text
-        ('600 s', '4000 evaluations')
-        """
-        return f"{self.seconds:g} s" if self.seconds is not None else f"{self.evaluations} evaluations"
 
 
 def budget_fields(value: Any) -> Any:

@@ -39,23 +39,13 @@ INSIDE = 95  # per cent of the area on which the error is at most the stated one
 SURE = 95  # per cent of the draws of errors in which it is
 INTERPOLATED = 0.6  # of the largest error in a cell: that of most of its area
 SEEN = 1.2  # the same times two standard deviations: what 95 per cent of errors of interpolation do not exceed
-# A picture is kept at the first round that seems true enough, and variances of few samples are uncertain: without this
-# factor, the error at which rounds ended was the true one's in 6 of 10 simulated landscapes, with it in 19 of 20.
+# A picture is kept at the first round that seems true enough, and variances of few samples are uncertain. Without this
+# factor, 3 to 7 of 10 simulated pictures were as true as stated; with it, 199 of 200 pictures of a small network.
 CAUTION = 1.15
 STEP = 2**-0.2  # by which a round lowers the error
-SPLITS = (
-    0.1,
-    0.15,
-    0.2,
-    0.3,
-    0.4,
-    0.5,
-    0.6,
-    0.7,
-    0.8,
-    0.9,
-)  # of the error of a round's picture: the part of interpolation
-SLACK = 1e-9
+# The part of interpolation in the error of a round's picture, as tried.
+SPLITS = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+SLACK = 1e-9  # by which rounding may change a sum of coefficients
 NEAREST = 12  # points of level 0 by which a finer one is corrected
 
 
@@ -133,12 +123,16 @@ class Picture:
     """The picture of the known values, and its errors.
 
     Attributes:
-        places: the points that it is made from; others are not finite.
+        known: the values that it is made from.
         rise, stderr, interpolation: over the finest grid: the rise, its standard error from the samples, and the
             expected largest error of interpolation; NaN where a point beside is not finite.
         relief: P95 − P5 of the rise after the first pass, or of log10 of the loss.
         error: the error that 95 per cent of the area do not exceed, at 95 per cent confidence, in units of `relief`'s.
         sampling, between: its two parts, each alone.
+        means: of the rise at every known point.
+        found: their interpolation.
+        cells: of each level, the error of interpolation in its cells that are not refined, in units of `error`.
+        preference: by which points each known point is corrected.
     """
 
     known: KnownValues
@@ -185,7 +179,7 @@ def judge(known: KnownValues) -> Picture:
     means = _estimate(known, known.counts, preference)
     found = interpolate(levels, known.places, means.mean, means.errors)
     slope = _slope_of_log(known, found.values)
-    # In units of the error: of cells by the slope in their middle.
+    # In units of the error: of cells by the slope at their first corner.
     cells = [level * _slope_of_log(known, _in_cells(found.values, level.shape)) for level in found.open]
     shown = np.isfinite(found.values)
     sampled = found.errors * slope[..., None]
@@ -468,9 +462,3 @@ def evaluations_of(items: NextRound, ends: NDArray[np.int64]) -> int:
     """The cost of a round: samples times points."""
     sizes = np.diff(np.concatenate([[0], ends]))
     return int(sizes[items.blocks].sum())
-
-
-def finest_shape(axes: int) -> Index:
-    """Points per dimension of the finest grid."""
-    levels = levels_of(axes)
-    return levels.shape(levels.finest)
