@@ -164,7 +164,7 @@ def shrink_jobs() -> None:
     for path in Path().glob("*.yaml"):
         job = yaml.safe_load(path.read_text())
         for each in job.get("landscapes", ()):  # without any, those of the run's collector
-            if "like" not in each:  # which has the size of another one
+            if "like" not in each and "accuracy" not in each:  # the size of another one; points where they are needed
                 each["size"] = SMALL["size"]
         path.write_text(yaml.safe_dump(job | {"num_samples": SMALL["num_samples"]}))
 
