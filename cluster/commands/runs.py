@@ -415,13 +415,19 @@ def extend(
     """
     who.check()
     from cluster.runtime.status import run_status, status_text
-    from landscape.compute.extend import More, steps_left
+    from landscape.compute.extend import More, steps_left, truer_job
     from landscape.compute.extend import extend as extend_landscape
+    from landscape.compute.planning import plan_job, plan_text
 
     folder = callback.folder_of(run)
     if accuracy is not None or budget is not None:
-        if samples is not None or observable or range is not None or plan:
+        if samples is not None or observable or range is not None:
             raise JobError("accuracy: goes on by further rounds alone; leave out the other options")
+        if plan:
+            with divert_stdout():
+                expected = plan_job(truer_job(run, name, accuracy, budget, callback.problem, folder), who.workers)
+            show(expected, json, plan_text(expected))
+            return DONE
         runner = JobRunner(who)
         extend_landscape(
             run, name, accuracy=accuracy, budget=budget, problem=callback.problem, folder=folder, compute=runner

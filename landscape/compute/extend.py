@@ -120,7 +120,11 @@ def extend(
     if accuracy is not None or budget is not None:
         if num_samples is not None or observables or ranges is not None:
             raise JobError("accuracy: is reached by further rounds alone; extend by other things in a call of its own")
-        job = truer_job(run, name, accuracy, budget, problem, folder)
+        path = open_run(run).path
+        refuse_unwritable(path)
+        job = truer_job(path, name, accuracy, budget, problem, folder)
+        with writing(path):
+            finish_move(path)
         with computing_by(compute, progress) as compute_job:
             return compute_job(job)
     more = More(num_samples, observables, ranges)

@@ -348,6 +348,12 @@ def pack(job: Job, path: str | Path) -> PackResult:
     path = Path(path)
     if path.suffix != SUFFIX:
         raise JobError(f"out: must end in {SUFFIX}, not {quoted(path.name)}; write -o {path.stem or 'job'}{SUFFIX}")
+    of_all = [spec.name for spec in job.landscapes if spec.accuracy is not None]
+    if of_all and len(of_all) < len(job.landscapes):
+        raise JobError(
+            f"accuracy: landscape {quoted(of_all[0])} takes all samples of the problem, and others num_samples: give "
+            "each kind a job of its own to pack"
+        )
     return pack_prepared(prepare(job), path)
 
 

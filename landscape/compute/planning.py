@@ -23,7 +23,7 @@ from landscape.compute.reproducibility import recorded_reference_point, why_not_
 from landscape.core.devices import cores, is_out_of_memory
 from landscape.core.errors import Interrupted, JobError, one_line
 from landscape.core.grid import tile_counts
-from landscape.core.text import bytes_text, count_text, seconds_text
+from landscape.core.text import bytes_text, count_text, number_text, seconds_text
 from landscape.core.validation import AUTO, ranges
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.tuning.choices import KeptChoices, Tuned, TuningScope
@@ -299,15 +299,16 @@ def _plan_landscape(prepared: PreparedJob, landscape: PreparedLandscape) -> dict
 
 
 def _accuracy(asked: AccuracyRecord, axes: int) -> dict[str, Any]:
-    """What is asked for, what has been reached, and the cost of the first pass."""
+    """What is asked for, and what has been reached and is left, or the cost of the first pass."""
     first = math.prod(levels_of(axes).base) * min(PILOT, asked.population)
     text = f"points and samples are added until it is true to {asked.amount(asked.error)} on 95 % of the area"
     if asked.rounds:
-        text += f"; so far {asked.text}"
-    text += (
-        f"; the first pass costs {count_text(first)} evaluations, each of one sample at one point; what follows, and "
-        "so the time below, is a guess"
-    )
+        text += f"; so far {asked.text}; about {number_text(float(asked.expected_rest), 2)} more evaluations are left"
+    else:
+        text += (
+            f"; the first pass costs {count_text(first)} evaluations, each of one sample at one point; what follows, "
+            "and so the time below, is a guess"
+        )
     return {**plain(asked), "first_evaluations": first, "text": text}
 
 
@@ -370,6 +371,9 @@ def _missing_points(landscape: PreparedLandscape, stored: LandscapeStore | None)
     if stored is not None:
         examined = stored.examine()
         path = sum(2 * (window.stop - window.start) for window in examined.path_missing)
+        asked = landscape.record.accuracy
+        if asked is not None and asked.rounds:
+            return int(path) + -(-asked.expected_rest // max(1, asked.population))
         return int(path) + stored.arrays.points_in(examined.missing_mask)
     if extension is None or landscape.level:
         return landscape.points

@@ -69,6 +69,7 @@ from landscape.problem.selection import select_samples
 from landscape.problem.supervised import Observe, guessing_of, ordered_names
 from landscape.problem.terms import PointSets, Problem
 from landscape.problem.user_code import in_folder, told_if_slow
+from landscape.store.documents import ROUNDS
 from landscape.store.landscape import LandscapeStore
 from landscape.store.levels import grid_of_level
 from landscape.store.runs import landscape_names, refuse_unwritable
@@ -76,6 +77,7 @@ from landscape.surface.derived import check_derived
 from landscape.surface.record import Record
 from landscape.surface.record_entries import RATIO
 from landscape.surface.record_parts import AccuracyRecord, RandomData, TermRecord
+from landscape.surface.surface import INTERPOLATED, INTERPOLATION_ERROR, SAMPLES_KNOWN
 
 # ----------------------------------------------------------------------------------------------------
 # What all landscapes of a job are prepared from.
@@ -340,7 +342,8 @@ def _plan_of_rounds(name: str, plan: Plan, common: PreparationContext) -> Plan:
     """The plan with growing blocks, for points that know different numbers of samples.
 
     Raises:
-        JobError: the values of a sample depend on the others in its batch, or the job gives a number of samples.
+        JobError: the values of a sample depend on the others in its batch, the job gives a number of samples, or an
+            observable has a name that the store needs.
     """
     if not plan.statistics.fixed:
         raise JobError(
@@ -352,6 +355,11 @@ def _plan_of_rounds(name: str, plan: Plan, common: PreparationContext) -> Plan:
         raise JobError(
             f"num_samples: must be left out with accuracy, which takes what it needs of all {common.num_samples} "
             f"samples, not {job.num_samples}; give the problem less data to mean less"
+        )
+    if taken := sorted({ROUNDS, INTERPOLATED, SAMPLES_KNOWN, INTERPOLATION_ERROR} & set(common.observables)):
+        raise JobError(
+            f"accuracy: landscape {quoted(name)} has an observable {taken[0]}, a name that the store uses beside an "
+            "accuracy; give it another name, or take a fixed size"
         )
     return replace(plan, reduction="growing")
 

@@ -268,31 +268,31 @@ class OpenRounds:
         """
         known = self._known_values()
         picture = judge(known)
-        following = next_round(picture)
         spent = int(known.counts.sum())
-        rest, cost = self._rest(picture, spent), evaluations_of(following, self._shape.ends)
-        stopped = self._stops(picture, following, spent, cost, seconds)
-        self._write(known, picture, spent, rest, stopped)
-        if stopped:
+        following, stopped = self._follows(picture, spent, seconds)
+        self._write(known, picture, spent, stopped)
+        if following is None:
             return False
         self._begin(following, seconds / max(1, spent))
         return True
 
-    def _stops(self, picture: Picture, following: NextRound, spent: int, cost: int, seconds: float) -> str:
-        """Why no further round is computed: the accuracy, the budget, or that nothing is left; '' if one is."""
+    def _follows(self, picture: Picture, spent: int, seconds: float) -> tuple[NextRound | None, str]:
+        """The next round; None with the reason if there is none: the accuracy, the budget, or that nothing is left."""
         budget = self._record.budget
         if picture.error <= self._asked(picture):
-            return "reached"
-        if not len(following.blocks):
-            return "exhausted"
-        if any(QUARANTINED in round_.status for round_ in self._rounds):
-            return "given up"
+            return None, "reached"
+        following = next_round(picture)
+        cost = evaluations_of(following, self._shape.ends)
         of_time, of_evaluations = budget.get("seconds"), budget.get("evaluations")
+        if not len(following.blocks):
+            return None, "exhausted"
+        if any(QUARANTINED in round_.status for round_ in self._rounds):
+            return None, "given up"
         if of_evaluations is not None and spent + cost > of_evaluations:
-            return "budget"
+            return None, "budget"
         if of_time is not None and seconds * (1.0 + cost / max(1, spent)) > of_time:
-            return "budget"
-        return ""
+            return None, "budget"
+        return following, ""
 
     @property
     def _record(self) -> AccuracyRecord:
@@ -302,12 +302,6 @@ class OpenRounds:
     def _asked(self, picture: Picture) -> float:
         """The error asked for, in units of the picture's."""
         return self._record.error * (picture.relief if self._record.relative else 1.0)
-
-    def _rest(self, picture: Picture, spent: int) -> int:
-        """About how many more evaluations reach the accuracy: errors fall with the root of the cost."""
-        asked = self._asked(picture)
-        ratio = picture.error / asked if asked > 0 else math.inf
-        return 0 if ratio <= 1 else int(min(spent * (ratio**2 - 1.0), 2.0**62))
 
     def _begin(self, items: NextRound, seconds: float = 0.0) -> None:
         cost = evaluations_of(items, self._shape.ends) * seconds
@@ -373,7 +367,7 @@ class OpenRounds:
 
     # -- the picture --------------------------------------------------------------------------------------------
 
-    def _write(self, known: KnownValues, picture: Picture, spent: int, rest: int, stopped: str) -> None:
+    def _write(self, known: KnownValues, picture: Picture, spent: int, stopped: str) -> None:
         """Write the picture over the whole grid, and what is known of its errors into the record."""
         store, counts = self._store, known.counts
         if self._record.origin_spread is None:
@@ -401,8 +395,9 @@ class OpenRounds:
             self._record, reached=_finite(picture.error / (picture.relief if self._record.relative else 1.0)),
             sampling=_finite(picture.sampling), interpolation=_finite(picture.between), relief=_finite(picture.relief),
             evaluations=spent, points=int((counts > 0).sum()), most_samples=int(counts.max(initial=0)),
-            rounds=len(self._rounds), rest=rest, stopped=stopped,
+            rounds=len(self._rounds), stopped=stopped,
         )  # fmt: skip
+        record = replace(record, rest=record.expected_rest)
         self._landscape = replace(self._landscape, record=self._landscape.record.changed(accuracy=record))
         store.update_attributes(accuracy=record, origin_loss=origin, origin_loss_stderr=origin_stderr)
 

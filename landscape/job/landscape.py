@@ -33,7 +33,6 @@ from landscape.job.directions.plane import PcaDirection, PlaneDirection
 from landscape.job.landscape_options import DEFAULT_SIZE as CONVEXITY_SIZE
 from landscape.job.landscape_options import (
     NO_CURVATURE,
-    POINTS_OF_ACCURACY,
     MaybeAccuracy,
     MaybeBudget,
     MaybeConvexity,
@@ -43,6 +42,7 @@ from landscape.job.landscape_options import (
     refuse_with_accuracy,
     refuse_with_like,
 )
+from landscape.surface.accuracy import FINEST_POINTS
 from landscape.surface.barriers import Curve
 
 # ----------------------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ class Landscape(Frozen):
         if self.quantise and self.convexity is not None:
             raise ValueError(NO_CURVATURE)
         if self.accuracy is not None:
-            object.__setattr__(self, "size", (POINTS_OF_ACCURACY[count],))
+            object.__setattr__(self, "size", (FINEST_POINTS[count],))
         if self.refine is not None and count > 2:
             raise ValueError("refine must be left out over three axes; `landscape refine --box` makes a part finer")
         for field in ("size", "range"):
@@ -455,7 +455,7 @@ def _resolve(landscape: Landscape, by_name: Mapping[str, Landscape], chain: tupl
         return landscape
     own = {name: getattr(landscape, name) for name in OWN}
     if landscape.accuracy is not None:
-        own["size"] = (POINTS_OF_ACCURACY[len(target.directions)],) * len(target.directions)
+        own["size"] = (FINEST_POINTS[len(target.directions)],) * len(target.directions)
     resolved = target.model_copy(update={"like": None, **own})
     resolved.model_fields_set.difference_update(set(OWN) - landscape.model_fields_set)
     return resolved

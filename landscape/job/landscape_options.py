@@ -14,6 +14,7 @@ from landscape.core.quantisation import MOST_BITS, Quantisation
 from landscape.core.validation import Count, Frozen, between
 from landscape.job.directions.file import STEPS
 from landscape.model.layer_rules import RULES, asked_rules
+from landscape.surface.accuracy import FINEST_POINTS
 from landscape.surface.record_entries import LAYER_STATISTICS
 
 NO_CURVATURE = (
@@ -236,7 +237,6 @@ class Refine(Frozen):
 # `accuracy:` and `budget:` take the place of size, samples and refinement.
 
 FIELDS_OF_GRID = ("size", "refine", "convexity", "layers")  # which an accuracy leaves no room for
-POINTS_OF_ACCURACY = {1: 641, 2: 129, 3: 41}  # by the number of axes: points per axis of the finest grid
 ACCURACY_SCHEMA = {
     "anyOf": [
         {"type": "number", "exclusiveMinimum": 0},
@@ -298,7 +298,7 @@ def refuse_with_accuracy(data: Mapping[str, Any]) -> None:
         return
     sizes = data.get("size")
     sizes = set(sizes) if isinstance(sizes, (list, tuple)) else {sizes}
-    as_recorded = len(sizes) == 1 and sizes <= set(POINTS_OF_ACCURACY.values())
+    as_recorded = len(sizes) == 1 and sizes <= set(FINEST_POINTS.values())
     fields = (name for name in FIELDS_OF_GRID if data.get(name) not in (None, False))
     field = next((name for name in fields if not (name == "size" and as_recorded)), None)
     if field is not None:

@@ -26,7 +26,15 @@ from landscape.surface.adaptive_grid import (
     interpolate,
     points_in_cells,
 )
-from landscape.surface.nested_samples import Known, Means, Shares, estimate_means, pilot_covariance, shares_of
+from landscape.surface.nested_samples import (
+    Coefficients,
+    Known,
+    Means,
+    Shares,
+    estimate_means,
+    pilot_covariance,
+    shares_of,
+)
 
 BASE = {1: 21, 2: 9, 3: 6}  # points per axis of level 0, by the number of axes
 FINEST = {1: 5, 2: 4, 3: 3}  # the last level
@@ -45,13 +53,15 @@ CAUTION = 1.15
 STEP = 2**-0.2  # by which a round lowers the error
 # The part of interpolation in the error of a round's picture, as tried.
 SPLITS = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-SLACK = 1e-9  # by which rounding may change a sum of coefficients
 NEAREST = 12  # points of level 0 by which a finer one is corrected
 
 
 def levels_of(axes: int) -> Levels:
     """The levels of a landscape with so many axes."""
     return Levels((BASE[axes],) * axes, FINEST[axes])
+
+
+FINEST_POINTS = {axes: levels_of(axes).shape(FINEST[axes])[0] for axes in BASE}  # per axis, of the last level
 
 
 @dataclass(frozen=True)
@@ -84,11 +94,14 @@ class KnownValues:
         return np.where(finite & (counts >= least), counts, 0)
 
     @cached_property
-    def between(self) -> tuple[Floats, Floats]:
+    def between(self) -> tuple[Coefficients, Coefficients]:
         """The coefficients of interpolation, from all coarser points and from those of level 0 alone."""
-        alone = np.zeros((len(self.places), len(self.places)))
-        alone[:, : self.base] = from_base(self.levels, self.places)
-        return from_coarser(self.levels, self.places), alone
+        return from_coarser(self.levels, self.places), from_base(self.levels, self.places)
+
+    @cached_property
+    def base_shares(self) -> Shares:
+        """The shares of the points of level 0, from the first pass alone; points that are not finite come last."""
+        return _base_shares(self)
 
     @property
     def population(self) -> int:
@@ -281,12 +294,9 @@ def _estimate(known: KnownValues, counts: NDArray[np.int64], preference: NDArray
     place = np.full(len(counts) + 1, -1)  # −1 stays −1
     place[usable] = np.arange(len(usable))
     terms = [replace(term, rises=[term.rises[k] for k in usable.tolist()]) for term in known.first(counts)]
-    depth, between = known.levels.level_of(known.places)[usable], []
-    for coefficients in known.between:
-        rows = coefficients[np.ix_(usable, usable)]
-        # Where a point of the stencil is not finite, the others do not predict.
-        rows[np.abs(rows.sum(axis=1) - coefficients[usable].sum(axis=1)) > SLACK] = 0.0
-        between.append(rows)
+    depth = known.levels.level_of(known.places)[usable]
+    # Where a point of the stencil is not finite, the others do not predict.
+    between = [coefficients.among(usable) for coefficients in known.between]
     found = estimate_means(terms, place[preference[usable]], between, depth)
     mean, own = np.full(len(counts), np.nan), np.zeros(len(counts))
     errors = np.zeros((len(counts), found.errors.shape[1]))
@@ -299,7 +309,7 @@ def _preference(known: KnownValues) -> NDArray[np.int64]:
     one by the nearest of level 0.
     """
     base, points = known.base, len(known.places)
-    order = _base_shares(known).order
+    order = known.base_shares.order
     preference = np.full((points, max(base - 1, 1)), -1)
     for rank, point in enumerate(order):
         preference[point, :rank] = order[:rank]
@@ -432,7 +442,7 @@ def _shares(picture: Picture) -> _AllShares:
     it stands for; the variance is smoothed over the nearest finer points.
     """
     known, base = picture.known, picture.known.base
-    of_base = _base_shares(known)
+    of_base = known.base_shares
     share, of_finer = np.concatenate([of_base.share, np.zeros(len(known.places) - base)]), np.empty(0)
     if len(known.places) > base:
         counts = _pilot_counts(known)

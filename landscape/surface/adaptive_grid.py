@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.core.grid import Floats, Index
+from landscape.surface.nested_samples import Coefficients
 from landscape.surface.refinement import Mask, finer_shape, interpolated_from
 
 STENCIL = 6  # points of the interpolating polynomial along an axis, fewer where the axis has fewer
@@ -26,6 +27,7 @@ STENCIL = 6  # points of the interpolating polynomial along an axis, fewer where
 FIRST_DECAY, LEAST_DECAY, MOST_DECAY = 0.2, 1 / 64, 0.5
 SURPRISE = 3.0  # standard errors by which a surplus must exceed its noise to count for more than was expected
 CLEARLY = 4.0  # standard deviations by which the mean square of several surpluses must exceed that of their noise
+LEAST_WEIGHT = 1e-12  # of a coefficient; below, it is rounding
 MEASURED_POINTS = 16  # from which a level's decay is measured
 
 Places = NDArray[np.int64]
@@ -243,54 +245,59 @@ def _measured_decay(added: Floats, variance: Floats, scale: Floats, above: float
     return float(np.clip(decay if signal > hidden else min(decay, above), LEAST_DECAY, MOST_DECAY))
 
 
-def from_base(levels: Levels, places: Places) -> Floats:
-    """The coefficients [points, points of level 0] by which the interpolation predicts points from level 0 alone.
-
-    Those of points of level 0 themselves are 0.
-    """
-    coefficients = np.ones((len(places), 1))
+def from_base(levels: Levels, places: Places) -> Coefficients:
+    """The coefficients by which the interpolation predicts points from level 0 alone, whose points come first."""
+    weights = np.ones((len(places), 1))
     for dimension, size in enumerate(levels.base):
         along = np.eye(size)
         for level in range(levels.finest):
             along = halving_matrix(levels.shape(level)[dimension]) @ along
         rows = along[places[:, dimension]]
-        coefficients = (coefficients[:, :, None] * rows[:, None, :]).reshape(len(places), -1)
-    coefficients[np.abs(coefficients) < 1e-12] = 0.0
-    coefficients[levels.level_of(places) == 0] = 0.0
-    return coefficients
+        weights = (weights[:, :, None] * rows[:, None, :]).reshape(len(places), -1)
+    weights[np.abs(weights) < LEAST_WEIGHT] = 0.0
+    weights[levels.level_of(places) == 0] = 0.0
+    return Coefficients(np.broadcast_to(np.arange(weights.shape[1]), weights.shape), weights)
 
 
-def from_coarser(levels: Levels, places: Places) -> Floats:
-    """The coefficients [points, points] by which each point is predicted from the known points of coarser levels.
-
-    Those of points of level 0 are 0.
-    """
-    of_level, points = levels.level_of(places), len(places)
+def from_coarser(levels: Levels, places: Places) -> Coefficients:
+    """The coefficients by which each point is predicted from the known points of coarser levels."""
+    of_level = levels.level_of(places).tolist()
     number = {tuple(place): point for point, place in enumerate(places.tolist())}
-    rows: dict[tuple[int, tuple[int, ...]], Floats] = {}
+    rows: dict[tuple[int, tuple[int, ...]], dict[int, float]] = {}
 
-    def row(level: int, place: tuple[int, ...]) -> Floats:
+    def row(level: int, place: tuple[int, ...]) -> dict[int, float]:
         """The coefficients of a place of a level: of itself if it is known by then, else of its stencil."""
         known = number.get(place)
         if known is not None and of_level[known] <= level:
-            return np.asarray(units[known])
+            return {known: 1.0}
         if (level, place) not in rows:
             rows[level, place] = predicted(level, place)
         return rows[level, place]
 
-    def predicted(level: int, place: tuple[int, ...]) -> Floats:
-        stride, above = levels.stride(level), levels.shape(level - 1)
-        along = [halving_matrix(size)[index // stride] for size, index in zip(above, place, strict=True)]
-        total = np.zeros(points)
-        for nodes in itertools.product(*(np.flatnonzero(coefficients).tolist() for coefficients in along)):
-            weight = math.prod(float(coefficients[node]) for coefficients, node in zip(along, nodes, strict=True))
-            total += weight * row(level - 1, tuple(2 * stride * node for node in nodes))
+    def predicted(level: int, place: tuple[int, ...]) -> dict[int, float]:
+        stride, total = levels.stride(level), dict[int, float]()
+        along = [_stencil(size, at // stride) for size, at in zip(levels.shape(level - 1), place, strict=True)]
+        for nodes in itertools.product(*along):
+            weight = math.prod(coefficient for _, coefficient in nodes)
+            for point, part in row(level - 1, tuple(2 * stride * node for node, _ in nodes)).items():
+                total[point] = total.get(point, 0.0) + weight * part
         return total
 
-    units, matrix = np.eye(points), np.zeros((points, points))
-    for point in np.flatnonzero(of_level).tolist():
-        matrix[point] = predicted(int(of_level[point]), tuple(places[point].tolist()))
-    return matrix
+    found = [predicted(level, place) if level else {} for level, place in zip(of_level, number, strict=True)]
+    kept = [[(point, part) for point, part in row.items() if abs(part) >= LEAST_WEIGHT] for row in found]
+    shape = (len(places), max((len(row) for row in kept), default=0))
+    points, weights = np.zeros(shape, np.int64), np.zeros(shape)
+    for place, row_ in enumerate(kept):
+        if row_:
+            points[place, : len(row_)], weights[place, : len(row_)] = zip(*row_, strict=True)
+    return Coefficients(points, weights)
+
+
+@lru_cache(maxsize=4096)
+def _stencil(points: int, finer: int) -> tuple[tuple[int, float], ...]:
+    """The nodes of a row of `halving_matrix`, each with its coefficient."""
+    row = halving_matrix(points)[finer]
+    return tuple((node, float(row[node])) for node in np.flatnonzero(row).tolist())
 
 
 def known_mask(levels: Levels, places: Places) -> Mask:

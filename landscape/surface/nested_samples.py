@@ -9,7 +9,7 @@ Cochran 1977, chapter 12). For nested samples this is the maximum-likelihood est
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from landscape.core.grid import Floats
 
 DRAWS = 128  # fields of sampling errors that are drawn
+POINTS_AT_ONCE = 1024  # of as many samples, so that their coefficients stay small in memory
 MOST_PREDICTORS = 32
 SAMPLES_PER_PREDICTOR = 12  # fewer would fit the coefficients to the noise
 MOST_UNSEEN = 25.0  # times as much variance as few samples show, at most
@@ -63,16 +64,48 @@ class Means:
         return np.asarray(np.sqrt(np.square(self.errors).mean(axis=1)))
 
 
+@dataclass(frozen=True)
+class Coefficients:
+    """By which coefficients each point is predicted from others.
+
+    Attributes:
+        points: [points, width], the others.
+        weights: [points, width], their coefficients; 0 for none.
+    """
+
+    points: NDArray[np.int64]
+    weights: Floats
+
+    def among(self, kept: NDArray[np.int64]) -> Coefficients:
+        """The same of the points `kept`, numbered anew; without those that a point left out would predict."""
+        number = np.full(int(self.points.max(initial=0)) + 1, -1)
+        inside = kept[kept < len(number)]
+        number[inside] = np.arange(len(inside))  # `kept` ascends
+        points, weights = number[self.points[kept]], self.weights[kept]
+        lost = ((points < 0) & (weights != 0)).any(axis=1)
+        return Coefficients(np.maximum(points, 0), np.where(lost[:, None], 0.0, weights))
+
+    def known_by(self, points: NDArray[np.int64], counts: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
+        """Which of these points are predicted by such alone that know so many samples."""
+        used = self.weights[points] != 0
+        return np.asarray(used.any(axis=1) & (~used | (counts[self.points[points]] >= count)).all(axis=1))
+
+    def dense(self, points: NDArray[np.int64], width: int) -> Floats:
+        """The rows of these points as a matrix [points, width]."""
+        rows = np.zeros((len(points), width))
+        np.add.at(rows, (np.arange(len(points))[:, None], self.points[points]), self.weights[points])
+        return rows
+
+
 def estimate_means(
-    terms: Sequence[Known], preference: NDArray[np.int64], between: Sequence[Floats] = (),
+    terms: Sequence[Known], preference: NDArray[np.int64], between: Sequence[Coefficients] = (),
     depth: NDArray[np.int64] | None = None, draws: int = DRAWS,
 ) -> Means:  # fmt: skip
     """The means over the whole population of all points, and their errors; a sum over independent terms.
 
     Args:
-        between: each [points, points]: the coefficients by which interpolation predicts a point from others; zeros for
-            those that it does not. The first by which the others know its samples takes the place of a fit, which few
-            samples with long tails would spoil.
+        between: by which interpolation predicts a point from others. The first by which the others know its samples
+            takes the place of a fit, which few samples with long tails would spoil.
         depth: the level of each point; interpolation predicts from lower ones.
         preference: [points, predictors]: for each point the points by which it is corrected, the best first; of these,
             the first that know more samples than itself are taken. Padded with −1.
@@ -88,7 +121,7 @@ def estimate_means(
 
 
 def _means_of_term(
-    term: Known, preference: NDArray[np.int64], between: Sequence[Floats], depth: NDArray[np.int64] | None,
+    term: Known, preference: NDArray[np.int64], between: Sequence[Coefficients], depth: NDArray[np.int64] | None,
     draws: int, number: int,
 ) -> Means:  # fmt: skip
     counts = np.array([len(rises) for rises in term.rises])
@@ -97,10 +130,7 @@ def _means_of_term(
     signs = _signs(int(counts.max(initial=0)), draws, number)
     spread = np.zeros(points)  # the variance of the rises that each point knows
     depth = np.zeros(points, np.int64) if depth is None else depth
-    for count, level in sorted(
-        set(zip(counts.tolist(), depth.tolist(), strict=True)), key=lambda key: (-key[0], key[1])
-    ):
-        group = np.flatnonzero((counts == count) & (depth == level))
+    for count, group in _groups(counts, depth):
         unknown = math.sqrt(max(0.0, 1.0 - count / term.population))
         weights = np.ones(count) if term.weights is None else np.asarray(term.weights[:count], np.float64)
         weights = weights / weights.sum()
@@ -111,9 +141,8 @@ def _means_of_term(
         residual, beta = centred / (1.0 - weights), np.zeros((len(group), points))
         inside = np.zeros(len(group), np.bool_)
         for coefficients in between:
-            used = coefficients[group] != 0
-            suits = used.any(axis=1) & (~used | (counts >= count)).all(axis=1) & ~inside
-            beta[suits] = coefficients[group[suits]]
+            suits = coefficients.known_by(group, counts, count) & ~inside
+            beta[suits] = coefficients.dense(group[suits], points)
             inside |= suits
         chosen = _predictors(np.where(inside[:, None], -1, preference[group]), counts, count)
         needed = np.unique(np.concatenate([np.flatnonzero(beta.any(axis=0)), chosen[chosen >= 0]]))
@@ -135,6 +164,15 @@ def _means_of_term(
         errors[group] += scale[:, None] * (weighted @ signs[:count])
         own[group] += scale**2 * np.square(weighted).sum(axis=1)
     return Means(mean, errors, own)
+
+
+def _groups(counts: NDArray[np.int64], depth: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Points of equally many samples and one level: those of more samples first, of these those of coarser levels."""
+    keys = set(zip(counts.tolist(), depth.tolist(), strict=True))
+    for count, level in sorted(keys, key=lambda key: (-key[0], key[1])):
+        group = np.flatnonzero((counts == count) & (depth == level))
+        for start in range(0, len(group), POINTS_AT_ONCE):
+            yield count, group[start : start + POINTS_AT_ONCE]
 
 
 def _centred(

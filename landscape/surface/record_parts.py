@@ -129,6 +129,9 @@ class LevelRecord:
     chosen_by: Text = ""
 
 
+MOST_EVALUATIONS = 1 << 62  # that are foretold
+
+
 @dataclass(frozen=True, kw_only=True)
 class AccuracyRecord:
     """The accuracy that a landscape is computed to, and what is reached.
@@ -159,6 +162,13 @@ class AccuracyRecord:
     rest: Count = 0
     stopped: Text = ""
     origin_spread: Real | None = None
+
+    @property
+    def expected_rest(self) -> int:
+        """About how many more evaluations reach `error`, as errors fall with the root of the cost."""
+        if self.reached is None or self.is_reached:
+            return 0
+        return int(min(self.evaluations * ((self.reached / self.error) ** 2 - 1.0), MOST_EVALUATIONS))
 
     def amount(self, error: float | None) -> str:
         """An error in words: of the relief, or in units of the loss or of its decimal logarithm.

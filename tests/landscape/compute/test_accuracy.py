@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from cluster.runtime.status import validate_run
-from landscape import Job, Problem, extend, open_run, run
+from landscape import Job, Problem, extend, open_run, pack, run
+from landscape.compute.extend import truer_job
+from landscape.compute.planning import plan_job, plan_text
 from landscape.core.errors import Interrupted, JobError
 from landscape.store.landscape import LandscapeStore
 from landscape.surface.surface import QUARANTINED, Surface
@@ -402,3 +404,26 @@ def test_one_job_may_have_fixed_grids_beside(tmp_path) -> None:
     )
     assert opened["b"].record.num_samples == 100
     assert opened["a"].record.num_samples == SAMPLES
+    mixed = Job(run=str(tmp_path / "other"), problem=classes, num_samples=100, landscapes=both)
+    with pytest.raises(JobError, match="landscape 'a' takes all samples of the problem, and others num_samples"):
+        pack(mixed, tmp_path / "mixed.landscape")
+
+
+@pytest.mark.parametrize("name", ["rounds", "interpolated", "samples_known", "loss_interpolation_error"])
+def test_observables_have_other_names_than_what_is_stored_beside_an_accuracy(tmp_path, name: str) -> None:
+    def named() -> Problem:
+        made = classes()
+        return Problem.supervised(made.model, data(), nn.CrossEntropyLoss(), metrics={name: lambda out, y: out[:, 0]})
+
+    with pytest.raises(JobError, match=f"has an observable {name}, a name that the store uses beside an accuracy"):
+        compute(tmp_path / "run", "20%", named)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_plan_of_going_on_says_what_is_left(at_four) -> None:
+    planned = plan_job(truer_job(at_four.run, "a", "1%", None, classes))
+    assert "so far true to" in planned["landscapes"][0]["accuracy"]["text"]
+    assert "more evaluations are left" in plan_text(planned)
+    record = at_four.record.accuracy
+    expected = record.evaluations * ((record.reached / 0.01) ** 2 - 1)
+    assert planned["landscapes"][0]["missing_points"] == pytest.approx(expected / SAMPLES, abs=1)

@@ -11,6 +11,7 @@ from landscape.surface.adaptive_grid import (
     Levels,
     Places,
     from_base,
+    from_coarser,
     halve_steps,
     halving_matrix,
     interpolate,
@@ -70,8 +71,30 @@ def test_the_coefficients_from_the_coarsest_level_are_those_of_the_interpolation
     picked = every[draw.integers(0, len(every), 50)]
     finer = picked[levels.level_of(picked) > 0]
     found = interpolate(levels, places, values).values[tuple(finer.T)]
-    assert np.allclose(from_base(levels, finer) @ values, found)
-    assert not from_base(levels, places).any()
+    coefficients = from_base(levels, np.concatenate([places, finer])).dense(
+        np.arange(len(places) + len(finer)), len(places)
+    )
+    assert np.allclose(coefficients[len(places) :] @ values, found)
+    assert not coefficients[: len(places)].any()
+
+
+@pytest.mark.parametrize(("base", "finest"), GRIDS)
+def test_the_coefficients_from_coarser_levels_are_those_of_the_interpolation_without_the_point(base, finest) -> None:
+    levels, draw = Levels(base, finest), np.random.default_rng(1)
+    every = levels.places(finest)
+    picked = every[draw.choice(len(every), min(60, len(every)), replace=False)]
+    depth = levels.level_of(picked)
+    places = np.concatenate([levels.places(0), picked[depth > 0]])
+    values, depth = draw.normal(size=len(places)), levels.level_of(places)
+    coefficients = from_coarser(levels, places)
+    rows = coefficients.dense(np.arange(len(places)), len(places))
+    for point in np.flatnonzero(depth):
+        coarser = depth < depth[point]
+        found = interpolate(levels, places[coarser], values[coarser]).values[tuple(places[point])]
+        assert np.isclose(rows[point] @ values, found)
+    kept = np.arange(1, len(places))  # without the first point
+    left = coefficients.among(kept).dense(np.arange(len(kept)), len(kept))
+    assert np.array_equal(left, np.where(rows[1:, :1] != 0, 0.0, rows[1:, 1:]))
 
 
 def test_known_points_have_their_values_and_levels_are_counted_from_the_finest() -> None:
