@@ -415,14 +415,14 @@ def extend(
     """
     who.check()
     from cluster.runtime.status import run_status, status_text
-    from landscape.compute.extend import More, steps_left, truer_job
+    from landscape.compute.extend import BY_ROUNDS, More, steps_left, truer_job
     from landscape.compute.extend import extend as extend_landscape
     from landscape.compute.planning import plan_job, plan_text
 
     folder = callback.folder_of(run)
     if accuracy is not None or budget is not None:
         if samples is not None or observable or range is not None:
-            raise JobError("accuracy: goes on by further rounds alone; leave out the other options")
+            raise JobError(BY_ROUNDS)
         if plan:
             with divert_stdout():
                 expected = plan_job(truer_job(run, name, accuracy, budget, callback.problem, folder), who.workers)

@@ -183,7 +183,7 @@ class LandscapeState:
         self._unsettled -= 1
         if self._unsettled:
             return ()
-        following = self.opened.advance(self.tally.seconds)
+        following = self.opened.advance(self.tally.seconds, max(1, len(self.workers)))
         self._unsettled = len(following)
         if following:
             self.tally.add(sum(map(self.opened.points_of, following)), len(following))

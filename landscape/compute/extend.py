@@ -42,6 +42,9 @@ from landscape.surface.surface import NOT_COMPUTED, QUARANTINED, Surface
 log = logging.getLogger("landscape")
 
 
+BY_ROUNDS = "accuracy: goes on by further rounds alone; leave out the other options"
+
+
 @dataclass(frozen=True)
 class More:
     """What an extension adds; None means no change.
@@ -119,7 +122,7 @@ def extend(
     run, name = named_landscape(run, name)
     if accuracy is not None or budget is not None:
         if num_samples is not None or observables or ranges is not None:
-            raise JobError("accuracy: is reached by further rounds alone; extend by other things in a call of its own")
+            raise JobError(BY_ROUNDS)
         path = open_run(run).path
         refuse_unwritable(path)
         job = truer_job(path, name, accuracy, budget, problem, folder)

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from landscape.compute.auto_range import RangeFinder, leave_range_open, with_found_range, with_range
@@ -45,7 +46,7 @@ from landscape.core.text import digest
 from landscape.core.validation import refuse_too_far
 from landscape.evaluation.dry_run import FirstLook, first_look
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.feed import batching_of
+from landscape.evaluation.feed import Batching, batching_of
 from landscape.evaluation.model_rounding import rounded_weights
 from landscape.evaluation.reduction import moment_rows, terms_of
 from landscape.job.directions.base import Workers, in_this_process
@@ -73,6 +74,7 @@ from landscape.store.documents import ROUNDS
 from landscape.store.landscape import LandscapeStore
 from landscape.store.levels import grid_of_level
 from landscape.store.runs import landscape_names, refuse_unwritable
+from landscape.surface.accuracy import evaluations_of, first_round, levels_of
 from landscape.surface.derived import check_derived
 from landscape.surface.record import Record
 from landscape.surface.record_entries import RATIO
@@ -371,13 +373,28 @@ def _accuracy_of(
     assert spec.accuracy is not None
     asked, budget = spec.accuracy, spec.budget
     reached = None if stored is None else stored.record.accuracy
+    if reached is not None and reached.reached is not None and reached.relative != asked.relative and reached.relief:
+        unit = reached.relief if reached.relative else 1.0 / reached.relief
+        reached = replace(reached, reached=reached.reached * unit)
     blocks = batching_of(common.num_samples, landscape.plan, landscape.plan.batch_size, common.samples.cuts)
+    _refuse_small_budget(spec, len(landscape.grid.names), blocks)
     return replace(
         reached or AccuracyRecord(error=asked.error),
         error=asked.error, relative=asked.relative, scale=asked.scale, population=common.num_samples,
         width=max(end - start for start, end in pairwise((0, *blocks.ends))),
         budget={} if budget is None else budget.model_dump(exclude_none=True),
     )  # fmt: skip
+
+
+def _refuse_small_budget(spec: Landscape, axes: int, blocks: Batching) -> None:
+    """Refuse a budget that the first pass exceeds, without which nothing is known."""
+    ends = np.array(blocks.ends)
+    least = evaluations_of(first_round(levels_of(axes), ends), ends)
+    if spec.budget is not None and spec.budget.evaluations is not None and spec.budget.evaluations < least:
+        raise JobError(
+            f"budget: must be at least {least} evaluations for landscape {quoted(spec.name)}, which its first pass "
+            f"takes, not {spec.budget.evaluations}"
+        )
 
 
 def _record_of(

@@ -10,13 +10,16 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
+from landscape.core.errors import JobError, quoted
 from landscape.core.grid import Floats, tile_at
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.feed import batching_of
@@ -68,7 +71,7 @@ def evaluate_items(evaluator: Evaluator, points: Floats, blocks: NDArray[np.int6
     """The values of items, each a point on a block of samples.
 
     Args:
-        points: coordinates [items, axes]; the blocks of a point follow one another.
+        points: coordinates [items, axes]; the blocks of a point follow one another, unless the engine stacks points.
 
     Returns:
         Values with an entry per item: `moments` of the block, with the rises of all observables, and in `samples` the
@@ -77,7 +80,9 @@ def evaluate_items(evaluator: Evaluator, points: Floats, blocks: NDArray[np.int6
     sizes = block_sizes(evaluator.block_ends, samples_of_terms(evaluator))
     width = int(sizes.max())
     tables, rises, weights, seconds = {}, {}, {}, 0.0
-    runs = [list(run) for _, run in groupby(range(len(blocks)), lambda item: tuple(points[item]))]
+    # An engine that stacks points takes each block by itself, of as many points as it can.
+    apart = evaluator.plan.engine.stacks
+    runs = [list(run) for _, run in groupby(range(len(blocks)), lambda item: item if apart else tuple(points[item]))]
     by_blocks: dict[range, list[int]] = {}
     for run in runs:
         by_blocks.setdefault(range(int(blocks[run[0]]), int(blocks[run[-1]]) + 1), []).append(run[0])
@@ -149,7 +154,7 @@ class AccuracyShape:
     Attributes:
         ends: the samples up to the end of each block.
         factors, populations: of the terms of the loss; of a loss that is no sum, 1 and its samples.
-        rows: of the moments.
+        rows: of the moments; those of the terms, or of the loss, come first.
     """
 
     ends: NDArray[np.int64]
@@ -158,7 +163,16 @@ class AccuracyShape:
     rows: tuple[str, ...]
     weighted: bool
 
-    @property
+    @cached_property
+    def terms(self) -> tuple[str, ...]:
+        """The terms of the loss, or the loss alone."""
+        return tuple(name for name in self.rows if rise_of(name) in self.rows)[: len(self.factors)]
+
+    def population_of(self, name: str) -> int:
+        """How many samples an observable has."""
+        return dict(zip(self.terms, self.populations, strict=True)).get(name, max(self.populations))
+
+    @cached_property
     def sizes(self) -> NDArray[np.int64]:
         """Samples of each term in every block."""
         return block_sizes(self.ends.tolist(), self.populations)
@@ -224,6 +238,12 @@ class OpenRounds:
         return sum(evaluations_of(NextRound(r.plan.places, r.plan.blocks), self._shape.ends) for r in self._rounds)
 
     @property
+    def _spent(self) -> int:
+        """The cost of all that is committed."""
+        sizes = np.diff(np.concatenate([[0], self._shape.ends]))
+        return sum(int(sizes[round_.plan.blocks[round_.status == 1]].sum()) for round_ in self._rounds)
+
+    @property
     def chunks(self) -> int:
         """How many chunks all rounds have."""
         return sum(round_.plan.chunks for round_ in self._rounds)
@@ -235,10 +255,10 @@ class OpenRounds:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the stored picture is as true as was asked, or nothing is left to evaluate."""
-        record = self._record
-        exact = record.stopped == "exhausted"
-        return exact or (bool(record.stopped) and record.reached is not None and record.reached <= record.error)
+        """Whether the stored picture is the end of all rounds that it was made from, for the same request."""
+        asked, stored = self._record, self._store.record.accuracy
+        ended = asked.stopped in ("reached", "budget", "exhausted")
+        return ended and asked == stored and len(self._rounds) >= asked.rounds
 
     def commit(self, outcomes: Sequence[tuple[tuple[int, int], Values]]) -> None:
         """Write the values of chunks, those of one round with two syncs in all."""
@@ -257,7 +277,7 @@ class OpenRounds:
         """Give a chunk up."""
         self._disk.quarantine(number, self._rounds[number], chunk)
 
-    def advance(self, seconds: float) -> bool:
+    def advance(self, seconds: float, workers: int = 1) -> bool:
         """Write the picture of the values so far, and begin the next round unless the picture is true enough.
 
         Args:
@@ -266,28 +286,28 @@ class OpenRounds:
         Returns:
             Whether another round was begun.
         """
-        known = self._known_values()
-        picture = judge(known)
-        spent = int(known.counts.sum())
-        following, stopped = self._follows(picture, spent, seconds)
-        self._write(known, picture, spent, stopped)
+        with threadpool_limits(1, user_api="blas"):  # the bits of its sums depend on their number
+            known, spent = self._known_values(), self._spent
+            picture = judge(known)
+            following, stopped = self._follows(picture, spent, seconds)
+            self._write(known, picture, spent, stopped)
         if following is None:
             return False
-        self._begin(following, seconds / max(1, spent))
+        self._begin(following, seconds * workers / max(1, spent))
         return True
 
     def _follows(self, picture: Picture, spent: int, seconds: float) -> tuple[NextRound | None, str]:
         """The next round; None with the reason if there is none: the accuracy, the budget, or that nothing is left."""
         budget = self._record.budget
-        if picture.error <= self._asked(picture):
+        if picture.error <= self._record.error * self._unit(picture):
             return None, "reached"
         following = next_round(picture)
         cost = evaluations_of(following, self._shape.ends)
         of_time, of_evaluations = budget.get("seconds"), budget.get("evaluations")
-        if not len(following.blocks):
-            return None, "exhausted"
         if any(QUARANTINED in round_.status for round_ in self._rounds):
             return None, "given up"
+        if not len(following.blocks):
+            return None, "exhausted"
         if of_evaluations is not None and spent + cost > of_evaluations:
             return None, "budget"
         if of_time is not None and seconds * (1.0 + cost / max(1, spent)) > of_time:
@@ -299,11 +319,19 @@ class OpenRounds:
         assert self._landscape.record.accuracy is not None
         return self._landscape.record.accuracy
 
-    def _asked(self, picture: Picture) -> float:
-        """The error asked for, in units of the picture's."""
-        return self._record.error * (picture.relief if self._record.relative else 1.0)
+    def _unit(self, picture: Picture) -> float:
+        """The unit of the errors in the record."""
+        return picture.relief if self._record.relative else 1.0
 
     def _begin(self, items: NextRound, seconds: float = 0.0) -> None:
+        """Begin a round.
+
+        Args:
+            seconds: of a worker for one evaluation, so far; 0 if it is not known.
+        """
+        if self._landscape.plan.engine.stacks:  # it fills its stacks with points of one block
+            order = np.argsort(items.blocks, kind="stable")
+            items = NextRound(items.places[order], items.blocks[order])
         cost = evaluations_of(items, self._shape.ends) * seconds
         wanted = min(TASK_SECONDS, max(SHORTEST_TASK, cost / TASKS_PER_ROUND))
         count = len(items.blocks)
@@ -321,8 +349,8 @@ class OpenRounds:
         for number, round_ in enumerate(self._rounds):
             for item in np.flatnonzero(round_.status == 1).tolist():
                 of_point.setdefault(tuple(round_.plan.places[item].tolist()), []).append((number, item))
-        base = [tuple(place) for place in self._levels.places(0).tolist()]
-        places = [*base, *(place for place in of_point if place not in set(base))]
+        base = dict.fromkeys(tuple(place) for place in self._levels.places(0).tolist())
+        places = [*base, *(place for place in of_point if place not in base)]
         self._items_of = [list(self._in_order(of_point.get(place, []))) for place in places]
         terms = []
         for term, (factor, population) in enumerate(zip(shape.factors, shape.populations, strict=True)):
@@ -333,14 +361,20 @@ class OpenRounds:
         return KnownValues(self._levels, np.array(places, np.int64), terms, shape.ends, log_of)
 
     def _pilot_loss(self) -> float | None:
-        """The loss at the origin over the samples of the first pass; None if it is not positive."""
-        for items in self._items_of:
-            first = blocks_with(PILOT, self._shape.ends)
-            if len(items) >= first:
-                loss, _ = self._at_origin(self._merged(items[:first]), 0)
-                if math.isfinite(loss):
-                    return loss if loss > 0 else None
-        return None
+        """The loss at the origin over the samples of the first pass; None if no point knows it.
+
+        Raises:
+            JobError: it is not positive, so that it has no logarithm.
+        """
+        first = blocks_with(PILOT, self._shape.ends)
+        losses = (self._origin_loss(self._merged(items[:first])) for items in self._items_of if len(items) >= first)
+        loss = next(filter(math.isfinite, losses), None)
+        if loss is not None and loss <= 0:
+            raise JobError(
+                f"accuracy.scale: log needs a positive loss at the origin, not {loss:.4g}; compute the landscape "
+                f"{quoted(self._store.name)} with scale: linear under another name"
+            )
+        return loss
 
     def _in_order(self, items: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """The items of a point in the order of their blocks, up to the first that is missing."""
@@ -370,14 +404,12 @@ class OpenRounds:
     def _write(self, known: KnownValues, picture: Picture, spent: int, stopped: str) -> None:
         """Write the picture over the whole grid, and what is known of its errors into the record."""
         store, counts = self._store, known.counts
-        if self._record.origin_spread is None:
-            first = store.record.origin_loss_stderr or 0.0
-            first_seen = replace(self._record, origin_spread=first * math.sqrt(known.pilot))
-            self._landscape = replace(self._landscape, record=self._landscape.record.changed(accuracy=first_seen))
-        tables = [self._merged(items) for items in self._items_of]
-        best = int(counts.argmax())
-        origin, origin_stderr = self._at_origin(tables[best], int(counts[best]))
-        arrays = self._observables(known, tables, best)
+        tables = np.stack([self._merged(items) for items in self._items_of])
+        best, near = int(counts.argmax()), self._nearest_to_origin(known)
+        origin = self._origin_loss(tables[best])
+        of_terms = [self._origin_error(name, tables[best], tables[near]) for name in self._shape.terms]
+        origin_stderr = math.hypot(*(f * error for f, error in zip(self._shape.factors, of_terms, strict=True)))
+        arrays = self._observables(known, tables, best, near)
         arrays["loss"] = origin + picture.rise
         arrays["loss_stderr"] = np.hypot(picture.stderr, origin_stderr)
         above = levels_above(self._levels, known.places[counts > 0])
@@ -392,7 +424,7 @@ class OpenRounds:
             [(tile, {name: np.asarray(values).reshape(-1) for name, values in (arrays | beside).items()})]
         )
         record = replace(
-            self._record, reached=_finite(picture.error / (picture.relief if self._record.relative else 1.0)),
+            self._record, reached=_finite(_ratio(picture.error, self._unit(picture))),
             sampling=_finite(picture.sampling), interpolation=_finite(picture.between), relief=_finite(picture.relief),
             evaluations=spent, points=int((counts > 0).sum()), most_samples=int(counts.max(initial=0)),
             rounds=len(self._rounds), stopped=stopped,
@@ -408,35 +440,49 @@ class OpenRounds:
             whole = merge_moments(whole, self._rounds[number].moments[item])
         return whole
 
-    def _at_origin(self, table: Floats, count: int) -> tuple[float, float]:
-        """The loss at the origin over the samples of the best known point, and its standard error."""
-        shape, population = self._shape, max(self._shape.populations)
-        names = [name for name in shape.rows if f"{name}-rise" in shape.rows][: len(shape.factors)]
-        means = mean_of_moments(table)
-        loss = 0.0
-        for factor, name in zip(shape.factors, names, strict=True):
-            loss += factor * float(means[shape.rows.index(name)] - means[shape.rows.index(rise_of(name))])
-        spread = self._record.origin_spread or 0.0
-        return loss, spread / math.sqrt(max(1, count)) * math.sqrt(max(0.0, 1.0 - count / population))
+    def _origin_loss(self, table: Floats) -> float:
+        """The loss at the origin over the samples of a point: its loss less its rise there."""
+        means, rows = mean_of_moments(table), self._shape.rows
+        losses = {name: means[rows.index(name)] - means[rows.index(rise_of(name))] for name in self._shape.terms}
+        return float(sum(factor * losses[name] for factor, name in zip(self._shape.factors, losses, strict=True)))
 
-    def _observables(self, known: KnownValues, tables: Sequence[Floats], best: int) -> dict[str, Floats]:
+    def _origin_error(self, name: str, best: Floats, near: Floats) -> float:
+        """The standard error of an observable at the origin over the samples of the best known point.
+
+        Args:
+            near: the moments of the point nearest to the origin, whose samples spread about as they do there.
+        """
+        row = self._shape.rows.index(name)
+        spread = np.nan_to_num(stderr_of_moments(near[row])) ** 2 * near[row, 0]
+        left = 1.0 / max(1.0, best[row, 0]) - 1.0 / self._shape.population_of(name)
+        return math.sqrt(max(0.0, float(spread) * left))
+
+    def _observables(self, known: KnownValues, tables: Floats, best: int, near: int) -> dict[str, Floats]:
         """The other observables over the grid: the origin's mean over all known samples, and the rise of each point."""
-        shape, arrays, counts = self._shape, {}, known.counts
-        whole = np.stack(tables)
+        shape, arrays, has = self._shape, {}, known.counts > 0
         for name in shape.rows:
             if name.endswith("-rise") or name == "loss":
                 continue
-            row, rise = shape.rows.index(name), shape.rows.index(rise_of(name))
-            own, risen = whole[:, row], whole[:, rise]
+            own, risen = tables[:, shape.rows.index(name)], tables[:, shape.rows.index(rise_of(name))]
             origin = float(mean_of_moments(own[best]) - mean_of_moments(risen[best]))
-            unknown = np.sqrt(np.maximum(0.0, 1.0 - own[:, 0] / known.population))
-            values = np.where(counts > 0, origin + mean_of_moments(risen), np.nan)
-            errors = np.where(counts > 0, np.nan_to_num(stderr_of_moments(risen) * unknown), np.nan)
-            of_origin = float(np.nan_to_num(stderr_of_moments(own[best]) * unknown[best]))
+            unknown = np.sqrt(np.maximum(0.0, 1.0 - own[:, 0] / shape.population_of(name)))
+            values = np.where(has, origin + mean_of_moments(risen), np.nan)
+            errors = np.where(has, np.nan_to_num(stderr_of_moments(risen) * unknown), np.nan)
+            of_origin = self._origin_error(name, tables[best], tables[near])
             arrays[name] = interpolate(self._levels, known.places, values).values
             found = interpolate(self._levels, known.places, errors).values
             arrays[f"{name}_stderr"] = np.hypot(np.maximum(found, 0.0), of_origin)
         return arrays
+
+    def _nearest_to_origin(self, known: KnownValues) -> int:
+        """The known point that is nearest to the origin; the first one if none is finite."""
+        apart = np.square(self.coordinates(known.places)).sum(axis=1)
+        return int(np.where(known.counts > 0, apart, np.inf).argmin())
+
+
+def _ratio(error: float, unit: float) -> float:
+    """An error in units of the relief, which is 0 where all points have one loss."""
+    return error / unit if unit else (0.0 if error == 0 else math.inf)
 
 
 def _finite(value: float) -> float | None:

@@ -239,13 +239,13 @@ class OpenLandscape:
         assert self.rounds is not None
         return _shapes(outcome.points) == {(len(self.rounds.items(*task.items)[1]),)}
 
-    def advance(self, seconds: float) -> Sequence[Task]:
+    def advance(self, seconds: float, workers: int = 1) -> Sequence[Task]:
         """The tasks that follow when all are done: those of the next round, if there is one.
 
         Args:
             seconds: that the landscape has taken so far.
         """
-        if self.rounds is None or not self.rounds.advance(seconds):
+        if self.rounds is None or not self.rounds.advance(seconds, workers):
             return ()
         return self._tasks_of_rounds()
 
@@ -253,11 +253,15 @@ class OpenLandscape:
         assert self.rounds is not None
         return [Task(self.store.name, items=items) for items in self.rounds.missing()]
 
-    def find_tasks(self, seconds: float) -> None:
-        """Add the missing tasks of the rounds; if there are none, but the accuracy is not reached, of the next one."""
+    def find_tasks(self, seconds: float, *, whole: bool) -> None:
+        """Add the missing tasks of the rounds; if there are none, but the rounds have not ended, of the next one.
+
+        Args:
+            whole: whether the picture on disk is; else it is written again.
+        """
         assert self.rounds is not None
         tasks: Sequence[Task] = self._tasks_of_rounds()
-        if not tasks and not self.rounds.is_settled:
+        if not tasks and not (whole and self.rounds.is_settled):
             tasks = self.advance(seconds)
         self.tasks = [*self.tasks, *tasks]
         self.points = sum(map(self.points_of, self.tasks))
@@ -283,7 +287,7 @@ def _open_for_writing(store: LandscapeStore, prepared: PreparedJob, landscape: P
         return OpenLandscape(store, tasks, tasks.points)
     path = [task for task in tasks if task.path is not None]
     opened = OpenLandscape(store, path, 0, OpenRounds(store, landscape, shape_of(prepared, landscape)))
-    opened.find_tasks(store.record.progress.seconds or 0.0)
+    opened.find_tasks(store.record.progress.seconds or 0.0, whole=len(path) == len(tasks))
     return opened
 
 

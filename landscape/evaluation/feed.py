@@ -431,17 +431,21 @@ def batching_of(samples: int, plan: Plan, batch_size: int, cuts: Sequence[Edge] 
 
 
 FINENESS = 8  # growing blocks in which the number of samples doubles
+LARGEST_BLOCK = 4096
 
 
 def growing_blocks(samples: int) -> list[Edge]:
-    """Blocks for points that know different numbers of samples: 32, then 64 or more, an eighth of all before.
+    """Blocks for points that know different numbers of samples: 32, then 64 or more, about an eighth of all before.
+
+    None has more than 4,096: the rises of a round are stored in the width of the largest.
 
     >>> [end for _, end in growing_blocks(700)], len(growing_blocks(1_000_000))
-    ([32, 64, 128, 192, 256, 320, 384, 448, 512, 576, 640, 700], 97)
+    ([32, 64, 128, 192, 256, 320, 384, 448, 512, 576, 640, 700], 299)
     """
     ends = [FIRST, STEP_OF_SAMPLES]
     while ends[-1] < samples:
-        ends.append(ends[-1] + max(STEP_OF_SAMPLES, (1 << (ends[-1].bit_length() - 1)) // FINENESS))
+        eighth = (1 << (ends[-1].bit_length() - 1)) // FINENESS
+        ends.append(ends[-1] + min(max(STEP_OF_SAMPLES, eighth), LARGEST_BLOCK))
     ends = [end for end in ends if end < samples] + [samples]
     return list(pairwise([0, *ends]))
 

@@ -32,6 +32,7 @@ from landscape.job.directions.kinds import KINDS, Direction
 from landscape.job.directions.plane import PcaDirection, PlaneDirection
 from landscape.job.landscape_options import DEFAULT_SIZE as CONVEXITY_SIZE
 from landscape.job.landscape_options import (
+    EXCLUDED,
     NO_CURVATURE,
     MaybeAccuracy,
     MaybeBudget,
@@ -314,7 +315,10 @@ class Landscape(Frozen):
         if self.quantise and self.convexity is not None:
             raise ValueError(NO_CURVATURE)
         if self.accuracy is not None:
-            object.__setattr__(self, "size", (FINEST_POINTS[count],))
+            own = (FINEST_POINTS[count],)
+            if "size" in self.model_fields_set and set(self.size) != set(own):  # it is that of a recorded job
+                raise ValueError(EXCLUDED.format(field="size"))
+            object.__setattr__(self, "size", own)
         if self.refine is not None and count > 2:
             raise ValueError("refine must be left out over three axes; `landscape refine --box` makes a part finer")
         for field in ("size", "range"):

@@ -14,7 +14,6 @@ from landscape.core.quantisation import MOST_BITS, Quantisation
 from landscape.core.validation import Count, Frozen, between
 from landscape.job.directions.file import STEPS
 from landscape.model.layer_rules import RULES, asked_rules
-from landscape.surface.accuracy import FINEST_POINTS
 from landscape.surface.record_entries import LAYER_STATISTICS
 
 NO_CURVATURE = (
@@ -236,7 +235,7 @@ class Refine(Frozen):
 # ----------------------------------------------------------------------------------------------------
 # `accuracy:` and `budget:` take the place of size, samples and refinement.
 
-FIELDS_OF_GRID = ("size", "refine", "convexity", "layers")  # which an accuracy leaves no room for
+FIELDS_OF_GRID = ("refine", "convexity", "layers")  # which an accuracy leaves no room for, beside size
 ACCURACY_SCHEMA = {
     "anyOf": [
         {"type": "number", "exclusiveMinimum": 0},
@@ -245,6 +244,9 @@ ACCURACY_SCHEMA = {
         {"type": "null"},
     ]
 }
+
+
+EXCLUDED = "accuracy and {field} exclude each other: leave out {field}; points go where they are needed"
 
 
 class Accuracy(Frozen):
@@ -266,7 +268,11 @@ class Accuracy(Frozen):
         if not isinstance(data, Mapping) or "error" not in data:
             return data
         share = _percent(data["error"])
-        return {**data, "error": share, "relative": True} if share is not None and share > 0 else data
+        if share is None or share <= 0:
+            return data
+        if data.get("relative") is False:
+            raise ValueError("error is in per cent of the relief, and relative is false: leave out one of them")
+        return {**data, "error": share, "relative": True}
 
     @field_validator("error", mode="before")
     @classmethod
@@ -296,13 +302,9 @@ def refuse_with_accuracy(data: Mapping[str, Any]) -> None:
         if data.get("budget") is not None:
             raise ValueError("budget goes with accuracy only: accuracy: 1%; a fixed grid costs size and num_samples")
         return
-    sizes = data.get("size")
-    sizes = set(sizes) if isinstance(sizes, (list, tuple)) else {sizes}
-    as_recorded = len(sizes) == 1 and sizes <= set(FINEST_POINTS.values())
-    fields = (name for name in FIELDS_OF_GRID if data.get(name) not in (None, False))
-    field = next((name for name in fields if not (name == "size" and as_recorded)), None)
+    field = next((name for name in FIELDS_OF_GRID if data.get(name) not in (None, False)), None)
     if field is not None:
-        raise ValueError(f"accuracy and {field} exclude each other: leave out {field}; points go where they are needed")
+        raise ValueError(EXCLUDED.format(field=field))
 
 
 def _accuracy_fields(value: Any) -> Any:
@@ -321,8 +323,14 @@ _BUDGET = re.compile(rf" *([0-9.eE+]+) *({'|'.join(UNITS)}|evaluations?) *")
 class Budget(Frozen):
     """What a landscape may cost, after which the accuracy that was reached is kept."""
 
-    seconds: float | None = None
-    evaluations: int | None = None
+    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    evaluations: Count | None = None
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if (self.seconds is None) == (self.evaluations is None):
+            raise ValueError("must be a time or a number of evaluations, such as 10 min or 1e6 evaluations")
+        return self
 
 
 def budget_fields(value: Any) -> Any:

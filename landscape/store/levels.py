@@ -200,6 +200,11 @@ def refinable(run: str, name: str) -> LandscapeStore:
         raise JobError(store.refusal)
     if not store.job.landscapes:
         raise JobError(f"landscape {called} cannot be refined: its record holds no job; compute it anew")
+    if store.record.accuracy is not None:
+        raise JobError(
+            f"landscape {called} cannot be refined: it has an accuracy, by which its points are chosen; "
+            f"`landscape extend {quoted(run, 300)} {called} --accuracy` makes it truer"
+        )
     if LEVELS in store.observables:
         raise JobError(
             f"landscape {called} cannot be refined: it has an observable {LEVELS}, the name of the folder of its "

@@ -2,7 +2,7 @@
 
 A round is a table of *items*, each a point and a block: its place, the moments of the block there, and the rise of
 every sample in it. A round is planned whole before its first value, and its chunks are committed like tiles: a status
-other than 0 means that the values of the chunk are stored.
+of 1 means that the values of the chunk are stored.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Rounds:
         return rounds
 
     def begin(self, number: int, plan: RoundPlan) -> Round:
-        """Write the plan of a round, with nothing computed."""
+        """Write the plan of a round, with nothing computed; without its whole plan it counts as not begun."""
         documents, above = Documents(self._folder), f"{self._path}/{ROUNDS}"
         if not documents.exists(above):
             write_document(self._store, f"{above}/{METADATA}", documents.group({}))
@@ -138,9 +138,6 @@ class Rounds:
             group, np.column_stack([plan.places, plan.blocks]), plan.chunk, MOMENT_PARTS * shape.rows,
             shape.terms * shape.width, weighted=shape.weighted,
         )  # fmt: skip
-        flush(self._store)
-        # Last: without this document the round counts as not begun.
-        write_document(self._store, f"{path}/{METADATA}", documents.group({"chunk": plan.chunk}))
         flush(self._store)
         return self._empty(plan)
 

@@ -123,17 +123,16 @@ class Interpolation:
         error: over the finest grid, the root mean square of what interpolation itself is off in the cell around each
             point; 0 at known points.
         open: of each level the same for its cells; 0 for cells that are refined, or lie in an unrefined one.
+        edges: of each level the cells that are not refined, of which some corners are finite and some are not.
         weight: of every known point, the share of its surplus that counts.
-        decays: of each level from 1 on, the root mean square of its surpluses in units of the largest one around them
-            one level above.
     """
 
     values: Floats
     errors: Floats
     error: Floats
     open: Sequence[Floats]
+    edges: Sequence[Mask]
     weight: Floats
-    decays: Sequence[float]
 
 
 def interpolate(levels: Levels, places: Places, values: Floats, errors: Floats | None = None) -> Interpolation:
@@ -158,9 +157,10 @@ def interpolate(levels: Levels, places: Places, values: Floats, errors: Floats |
     at_base = filled - _from_every_second(filled, dimensions)
     noise = np.square(drawn - _from_every_second(drawn, dimensions)).mean(axis=-1)
     around = _typical_around(at_base, noise, np.isfinite(at_base), None)
-    decay, decays, opened, is_open = FIRST_DECAY, list[float](), list[Floats](), np.ones(around.shape, np.bool_)
+    decay, opened, edges, is_open = FIRST_DECAY, list[Floats](), list[Mask](), np.ones(around.shape, np.bool_)
     for level in range(1, levels.finest + 1):
         shape, window = levels.shape(level), (slice(None, None, levels.stride(level)),) * dimensions
+        edge = _at_edges(filled)
         filled, drawn = halve_steps(filled, dimensions), halve_steps(drawn, dimensions)
         own = np.flatnonzero(of_level == level)
         here = tuple(places[own].T // levels.stride(level))
@@ -168,10 +168,10 @@ def interpolate(levels: Levels, places: Places, values: Floats, errors: Floats |
         variance = np.square(off).mean(axis=-1)
         scale = _at_points(_to_children(around))[here]
         decay = _measured_decay(added, variance, scale, decay)
-        decays.append(decay)
         expected = decay * around
         refined = _refined(known[window]) & is_open
         opened.append(np.where(is_open & ~refined, expected, 0.0))
+        edges.append(edge & is_open & ~refined)
         prior = np.maximum(np.square(decay * scale), np.nan_to_num(np.square(added)) - SURPRISE**2 * variance)
         share = np.where(variance > 0, prior / np.maximum(prior + variance, 1e-300), 1.0)
         # Where the interpolation has no value, the point's own is all there is.
@@ -185,8 +185,9 @@ def interpolate(levels: Levels, places: Places, values: Floats, errors: Floats |
         above = _to_children(expected)
         around = np.where(is_open, _typical_around(surplus, noise, has, above), above)
     opened.append(np.where(is_open, decay * around, 0.0))
+    edges.append(_at_edges(filled) & is_open)
     error = _over_points(np.where(is_open, decay * around, around))
-    return Interpolation(filled, drawn, np.where(known, 0.0, error), opened, weight, decays)
+    return Interpolation(filled, drawn, np.where(known, 0.0, error), opened, edges, weight)
 
 
 def _typical_around(surplus: Floats, variance: Floats, has: Mask, expected: Floats | None) -> Floats:
@@ -353,6 +354,12 @@ def points_in_cells(levels: Levels, cells: Sequence[Mask], places: Places) -> Pl
             wanted[(slice(None, None, levels.stride(level + 1)),) * dimensions] |= finer
     wanted[tuple(places.T)] = False
     return np.argwhere(wanted).astype(np.int64)
+
+
+def _at_edges(points: Floats) -> Mask:
+    """Which cells have corners that are finite and corners that are not."""
+    finite = np.isfinite(points)
+    return np.asarray(_over_cells(finite, np.logical_or) & ~_over_cells(finite, np.logical_and), np.bool_)
 
 
 def _over_cells(points: Any, join: np.ufunc) -> Any:

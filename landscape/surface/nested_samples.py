@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from landscape.core.grid import Floats
 
 DRAWS = 128  # fields of sampling errors that are drawn
+SAMPLES_AT_ONCE = 1 << 16
 POINTS_AT_ONCE = 1024  # of as many samples, so that their coefficients stay small in memory
 MOST_PREDICTORS = 32
 SAMPLES_PER_PREDICTOR = 12  # fewer would fit the coefficients to the noise
@@ -161,7 +162,7 @@ def _means_of_term(
             unseen = np.ones(len(group))
         scale = unknown * np.sqrt(unseen)
         weighted = residual * weights
-        errors[group] += scale[:, None] * (weighted @ signs[:count])
+        errors[group] += scale[:, None] * _signed(weighted, signs)
         own[group] += scale**2 * np.square(weighted).sum(axis=1)
     return Means(mean, errors, own)
 
@@ -231,10 +232,19 @@ def _regress(predictors: Floats, centred: Floats, slots: NDArray[np.int64], weig
     return beta, residual
 
 
-def _signs(samples: int, draws: int, number: int) -> Floats:
+def _signs(samples: int, draws: int, number: int) -> NDArray[np.int8]:
     """Random signs [samples, draws] of a fixed seed: sums of errors times these have the covariance of the errors."""
     generator = np.random.Generator(np.random.PCG64([20261127, number]))
-    return generator.integers(0, 2, (samples, draws), np.int8) * 2.0 - 1.0
+    return generator.integers(0, 2, (samples, draws), np.int8) * np.int8(2) - np.int8(1)
+
+
+def _signed(errors: Floats, signs: NDArray[np.int8]) -> Floats:
+    """The sums [points, draws] of the errors [points, samples] times the signs, some samples at a time."""
+    total = np.zeros((len(errors), signs.shape[1]))
+    for start in range(0, errors.shape[1], SAMPLES_AT_ONCE):
+        part = errors[:, start : start + SAMPLES_AT_ONCE]
+        total += part @ signs[start : start + part.shape[1]].astype(np.float64)
+    return total
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -141,8 +141,7 @@ class AccuracyRecord:
     its two parts, each alone, and `relief` its scale, in units of the loss or its logarithm. `evaluations` of single
     samples at single points were spent, at `points` points, the best known of which has `most_samples` of `population`
     samples; about `rest` more reach what was asked for. `stopped` is `reached`, `budget`, `exhausted` if nothing is
-    left to evaluate, `given up` if items were, or empty while it is computed. `origin_spread` is the standard deviation
-    of the loss of single samples at the origin.
+    left to evaluate, `given up` if items were, or empty while it is computed.
     """
 
     error: Real
@@ -161,7 +160,6 @@ class AccuracyRecord:
     rounds: Count = 0
     rest: Count = 0
     stopped: Text = ""
-    origin_spread: Real | None = None
 
     @property
     def expected_rest(self) -> int:
@@ -209,6 +207,8 @@ class AccuracyRecord:
         rest = f"about {number_text(float(self.rest), 2)} more evaluations would reach {self.amount(self.error)}"
         if self.stopped == "budget":
             return f"ended by its budget; {rest}"
+        if self.stopped == "exhausted" and self.reached is None:
+            return "no point of the first pass has a finite loss; choose a smaller range"
         if self.stopped == "exhausted":
             return "every point of the finest grid that matters knows all samples; a finer grid would be truer"
         return f"ended as parts were given up; {rest}" if self.stopped == "given up" else ""

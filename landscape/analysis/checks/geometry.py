@@ -80,7 +80,8 @@ def judge_accuracy(reached: AccuracyRecord, run: str, name: str) -> Judgement:
     if reached.is_reached:
         return Judgement("holds", text, value=reached.reached, numbers=numbers)
     asked = f"{100 * reached.error:g}%" if reached.relative else f"{reached.error:g}"
-    remedy = shlex.join(["landscape", "extend", run, name, "--accuracy", asked])
+    extend = shlex.join(["landscape", "extend", run, name, "--accuracy", asked])
+    remedy = extend if reached.stopped == "budget" else ""
     return Judgement("reservation", text, remedy, reached.reached, numbers=numbers)
 
 
