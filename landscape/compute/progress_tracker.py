@@ -116,7 +116,7 @@ class Tally:
             self._tasks_before + self._tasks_done,
             self._tasks,
             self._before + self._points_done,
-            self._points,
+            self._points if accuracy is None else max(self._points, accuracy.evaluations + accuracy.rest),
             self._seconds_before + elapsed,
             self._points_done / elapsed if elapsed > 0 else 0.0,
             len(self._failures),

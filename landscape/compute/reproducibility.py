@@ -223,7 +223,12 @@ def difference_from_siblings(store: LandscapeStore, reference: ReferencePoint) -
 
 
 def _same_origin(one: Record, other: Record) -> bool:
-    """Whether two landscapes evaluate the same origin on the same samples in the same way."""
+    """Whether two landscapes evaluate the same origin on the same samples in the same way.
+
+    With an accuracy, the process evaluates few samples there, and the record holds the loss of all known ones.
+    """
+    if one.accuracy is not None or other.accuracy is not None:
+        return False
     if one.identity is None or other.identity is None or one.plan is None or other.plan is None:
         return False
     rounded = [identity.whole.get("quantise") for identity in (one.identity, other.identity)]

@@ -50,7 +50,7 @@ from landscape.surface.accuracy import (
     next_round,
 )
 from landscape.surface.adaptive_grid import Places, interpolate, levels_above
-from landscape.surface.nested_samples import Known
+from landscape.surface.nested_samples import DRAWS, Known, random_signs
 from landscape.surface.record_parts import AccuracyRecord
 from landscape.surface.surface import INTERPOLATED, INTERPOLATION_ERROR, QUARANTINED, RISE_STDERR, SAMPLES_KNOWN
 
@@ -260,6 +260,10 @@ class OpenRounds:
         ended = asked.stopped in ("reached", "budget", "exhausted")
         return ended and asked == stored and len(self._rounds) >= asked.rounds
 
+    def reopen(self) -> None:
+        """Record what is asked for now, and that the rounds go on."""
+        self._record_accuracy(replace(self._record, stopped=""))
+
     def commit(self, outcomes: Sequence[tuple[tuple[int, int], Values]]) -> None:
         """Write the values of chunks, those of one round with two syncs in all."""
         by_round: dict[int, list[tuple[int, ItemValues]]] = {}
@@ -299,7 +303,7 @@ class OpenRounds:
     def _follows(self, picture: Picture, spent: int, seconds: float) -> tuple[NextRound | None, str]:
         """The next round; None with the reason if there is none: the accuracy, the budget, or that nothing is left."""
         budget = self._record.budget
-        if picture.error <= self._record.error * self._unit(picture):
+        if picture.error <= self._record.error * self._unit(picture) and not picture.wide_edges:
             return None, "reached"
         following = next_round(picture)
         cost = evaluations_of(following, self._shape.ends)
@@ -430,8 +434,12 @@ class OpenRounds:
             rounds=len(self._rounds), stopped=stopped,
         )  # fmt: skip
         record = replace(record, rest=record.expected_rest)
+        self._record_accuracy(record, origin_loss=origin, origin_loss_stderr=origin_stderr)
+
+    def _record_accuracy(self, record: AccuracyRecord, **others: float) -> None:
         self._landscape = replace(self._landscape, record=self._landscape.record.changed(accuracy=record))
-        store.update_attributes(accuracy=record, origin_loss=origin, origin_loss_stderr=origin_stderr)
+        if record != self._store.record.accuracy or others:
+            self._store.update_attributes(accuracy=record, **others)
 
     def _merged(self, items: Sequence[tuple[int, int]]) -> Floats:
         """The moments [rows, 6] of the blocks of a point together."""
@@ -460,6 +468,7 @@ class OpenRounds:
     def _observables(self, known: KnownValues, tables: Floats, best: int, near: int) -> dict[str, Floats]:
         """The other observables over the grid: the origin's mean over all known samples, and the rise of each point."""
         shape, arrays, has = self._shape, {}, known.counts > 0
+        signs = random_signs(len(tables), DRAWS, 0)
         for name in shape.rows:
             if name.endswith("-rise") or name == "loss":
                 continue
@@ -469,9 +478,11 @@ class OpenRounds:
             values = np.where(has, origin + mean_of_moments(risen), np.nan)
             errors = np.where(has, np.nan_to_num(stderr_of_moments(risen) * unknown), np.nan)
             of_origin = self._origin_error(name, tables[best], tables[near])
-            arrays[name] = interpolate(self._levels, known.places, values).values
-            found = interpolate(self._levels, known.places, errors).values
-            arrays[f"{name}_stderr"] = np.hypot(np.maximum(found, 0.0), of_origin)
+            # As if the errors of points were independent: what little many of them add counts for noise.
+            found = interpolate(self._levels, known.places, values, np.nan_to_num(errors)[:, None] * signs)
+            fraction = bool((np.nan_to_num(values) >= 0).all() and (np.nan_to_num(values) <= 1).all())
+            arrays[name] = np.clip(found.values, 0.0, 1.0) if fraction else found.values
+            arrays[f"{name}_stderr"] = np.hypot(np.sqrt(np.square(found.errors).mean(axis=-1)), of_origin)
         return arrays
 
     def _nearest_to_origin(self, known: KnownValues) -> int:

@@ -261,7 +261,9 @@ class OpenLandscape:
         """
         assert self.rounds is not None
         tasks: Sequence[Task] = self._tasks_of_rounds()
-        if not tasks and not (whole and self.rounds.is_settled):
+        if tasks:
+            self.rounds.reopen()
+        elif not (whole and self.rounds.is_settled):
             tasks = self.advance(seconds)
         self.tasks = [*self.tasks, *tasks]
         self.points = sum(map(self.points_of, self.tasks))

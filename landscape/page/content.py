@@ -16,7 +16,7 @@ from landscape.core.text import digest
 from landscape.store.changes import ChunkChanges, NotedChunks, chunk_changes, file_stamp
 from landscape.store.landscape import LandscapeStore, read_axes, read_path
 from landscape.store.picked import PickedValues
-from landscape.store.state import RUNNING, WAITING, state_of_counts
+from landscape.store.state import RUNNING, WAITING, counts_of_rounds, state_of_counts
 from landscape.surface.derived import bases_of, derive
 from landscape.surface.record import Record
 from landscape.surface.surface import NOT_COMPUTED, RISE_STDERR, Axis, ProjectedPath, Surface, check_observable
@@ -218,7 +218,7 @@ class View:
     @property
     def evaluations(self) -> list[int]:
         """Evaluations by status, as `LandscapeStore.counts`: of the grid, and two per snapshot or network."""
-        return _evaluations(self.counts, (self.surface.path, self.surface.networks))
+        return _evaluations(self.record, self.counts, (self.surface.path, self.surface.networks))
 
     @property
     def state(self) -> str:
@@ -233,7 +233,9 @@ class View:
         return replace(self, surface=replace(self.surface, attributes=attributes))
 
 
-def _evaluations(counts: Sequence[int], beside: Sequence[ProjectedPath | None]) -> list[int]:
+def _evaluations(record: Record, counts: Sequence[int], beside: Sequence[ProjectedPath | None]) -> list[int]:
+    if record.accuracy is not None:
+        return [int(count) for count in counts_of_rounds(record)]
     paths = [count_statuses(points.status) for points in beside if points is not None]
     return [int(points) + 2 * sum(snapshots) for points, *snapshots in zip(counts, *paths, strict=True)]
 
@@ -400,7 +402,7 @@ class Content:
         """The record, with its state corrected if a driver was killed, or has resumed and not written yet."""
         record, levels, last = self.store.record, self.levels.every, self.levels.unfinished
         progress = record.progress if last is None else last.store.record.progress
-        counts = _evaluations(self.counts.tolist(), (self.path, self.networks))
+        counts = _evaluations(record, self.counts.tolist(), (self.path, self.networks))
         if counts[NOT_COMPUTED]:
             part = record.changed(progress=progress)
             progress = replace(progress, state=state_of_counts(part, counts, alive, self.unreadable))

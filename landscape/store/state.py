@@ -158,12 +158,12 @@ def unreadable_status(name: str, cause: str) -> dict[str, Any]:
     return {"name": name, "state": UNREADABLE, **counts, **unknown, **empty, "problems": [cause]}
 
 
-def _counts_of_rounds(record: Record) -> NDArray[np.int64]:
+def counts_of_rounds(record: Record) -> NDArray[np.int64]:
     """The evaluations of a landscape with an accuracy, by status: those of all rounds so far, as recorded."""
     accuracy, progress = record.accuracy, record.progress
     assert accuracy is not None
     done, planned = progress.points_done or 0, progress.points or 0
-    missing = max(planned - done, 0 if accuracy.stopped else max(1, accuracy.rest))
+    missing = max(planned - done, 0 if accuracy.stopped else 1)
     failed = missing if accuracy.stopped == "given up" else 0
     return np.array([missing - failed, done, 0, failed], np.int64)
 
@@ -185,7 +185,7 @@ def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
     progress = current.progress  # of the unfinished level, if any, which a job computes now
     counts = own + sum(of_level for _, of_level in levels)
     if record.accuracy is not None:
-        counts = _counts_of_rounds(record)
+        counts = counts_of_rounds(record)
     missing, failed = int(counts[NOT_COMPUTED]), int(counts[QUARANTINED])
     lowest, lowest_stderr, unreadable = _lowest_and_unreadable([store, *(level for level, _ in levels)])
     state = state_of_counts(record.changed(progress=progress), counts.tolist(), alive, unreadable)

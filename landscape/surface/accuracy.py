@@ -35,6 +35,7 @@ from landscape.surface.nested_samples import (
     pilot_covariance,
     shares_of,
 )
+from landscape.surface.refinement import Mask
 
 BASE = {1: 21, 2: 9, 3: 6}  # points per axis of level 0, by the number of axes
 FINEST = {1: 5, 2: 4, 3: 3}  # the last level
@@ -163,6 +164,13 @@ class Picture:
     cells: Sequence[Floats]
     preference: NDArray[np.int64]
 
+    @cached_property
+    def wide_edges(self) -> Sequence[Mask]:
+        """Of each level the cells at the edge of what is not finite, if they are to be refined; else none."""
+        edges, levels = self.found.edges, self.known.levels
+        wide = sum(float(edge.mean()) for edge in edges) > EDGES
+        return edges[: levels.finest] if wide and any(edge.any() for edge in edges[: levels.finest]) else ()
+
 
 @dataclass(frozen=True)
 class NextRound:
@@ -262,8 +270,8 @@ def _plan(picture: Picture, shares: _AllShares, wanted: float, split: float) -> 
     """What brings interpolation to `split` of the wanted error, and sampling to what that leaves of its square."""
     known, before = picture.known, picture.known.counts
     cells = [SEEN * level > split * wanted for level in picture.cells]
-    if sum(float(edge.mean()) for edge in picture.found.edges) > EDGES:
-        cells = [mask | edge for mask, edge in zip(cells, picture.found.edges, strict=True)]
+    for level, edge in enumerate(picture.wide_edges):
+        cells[level] = cells[level] | edge
     places = points_in_cells(known.levels, cells, known.places)
     counts = (
         shares.counts_for(math.sqrt(1.0 - split**2) * wanted / picture.sampling) if picture.sampling > 0 else before

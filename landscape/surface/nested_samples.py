@@ -128,7 +128,7 @@ def _means_of_term(
     counts = np.array([len(rises) for rises in term.rises])
     points = len(counts)
     mean, errors, own = np.zeros(points), np.zeros((points, draws)), np.zeros(points)
-    signs = _signs(int(counts.max(initial=0)), draws, number)
+    signs = random_signs(int(counts.max(initial=0)), draws, number)
     spread = np.zeros(points)  # the variance of the rises that each point knows
     depth = np.zeros(points, np.int64) if depth is None else depth
     for count, group in _groups(counts, depth):
@@ -232,7 +232,7 @@ def _regress(predictors: Floats, centred: Floats, slots: NDArray[np.int64], weig
     return beta, residual
 
 
-def _signs(samples: int, draws: int, number: int) -> NDArray[np.int8]:
+def random_signs(samples: int, draws: int, number: int) -> NDArray[np.int8]:
     """Random signs [samples, draws] of a fixed seed: sums of errors times these have the covariance of the errors."""
     generator = np.random.Generator(np.random.PCG64([20261127, number]))
     return generator.integers(0, 2, (samples, draws), np.int8) * np.int8(2) - np.int8(1)

@@ -161,6 +161,11 @@ class Record:
         return self.origin_step is not None and self.went_on_to is None
 
     @property
+    def has_linear_error(self) -> bool:
+        """Whether the picture has an accuracy that is not one of logarithms: small losses may be off by a multiple."""
+        return self.accuracy is not None and self.accuracy.scale == "linear"
+
+    @property
     def surfaces(self) -> tuple[str, ...]:
         """The names of all surfaces that are shown: the observables, and those derived from them."""
         rise = () if self.origin_loss is None or "loss" not in self.observables else (RISE,)

@@ -172,14 +172,20 @@ class AccuracyRecord:
         """An error in words: of the relief, or in units of the loss or of its decimal logarithm.
 
         >>> AccuracyRecord(error=0.05).amount(0.0513), AccuracyRecord(error=0.05, scale="log").amount(0.05)
-        ('0.051', '0.05 in log10')
+        ('0.051 in loss', '0.05 in log10 of the loss')
         """
         if error is None:
             return "unknown"
-        unit = " in log10" if self.scale == "log" else ""
+        unit = "log10 of the loss" if self.scale == "log" else "loss"
         if self.relative:
-            return f"{number_text(100 * error, 2)}\u00a0% of the relief{unit}"
-        return f"{number_text(error, 2)}{unit}"
+            return f"{number_text(100 * error, 2)}\u00a0% of the relief" + (f" in {unit}" * (self.scale == "log"))
+        return f"{number_text(error, 2)} in {unit}"
+
+    @property
+    def absolute(self) -> float | None:
+        """What is reached, in units of the loss or of its decimal logarithm."""
+        known = None if self.reached is None or self.relief is None else self.reached * self.relief
+        return known if self.relative else self.reached
 
     @property
     def is_reached(self) -> bool:
@@ -189,9 +195,16 @@ class AccuracyRecord:
     @property
     def text(self) -> str:
         """What is reached, and with what: the sentence of captions."""
+        if not self.rounds:
+            return f"begun, {self.amount(self.error)} asked"
         asked = "" if self.is_reached else f", {self.amount(self.error)} asked"
-        first = f"true to {self.amount(self.reached)} on 95\u00a0% of the area{asked}" if self.rounds else "begun"
-        return f"{first}; {self.cost}"
+        return f"true to {self.in_words} on 95\u00a0% of the area{asked}; {self.cost}"
+
+    @property
+    def in_words(self) -> str:
+        """What is reached: as a share of the relief, if that was asked, with what that is in units of the loss."""
+        both = "" if self.absolute is None or not self.relative else f" ({number_text(self.absolute, 2)})"
+        return self.amount(self.reached) + both
 
     @property
     def cost(self) -> str:

@@ -58,7 +58,10 @@ class Browser:
         """The figure as the bytes of a PNG, SVG or PDF file, `scale` pixels per unit of its width and height."""
         layout = figure.layout
         options = {"format": format, "width": layout.width or 800, "height": layout.height or 600, "scale": scale}
-        return bytes(_wait(self._kaleido.calc_fig(figure.to_dict(), opts=options), self._loop))
+        drawn = figure.to_dict()
+        # Nobody can click on the legend of a file.
+        drawn["data"] = [trace for trace in drawn["data"] if trace.get("visible") != "legendonly"]
+        return bytes(_wait(self._kaleido.calc_fig(drawn, opts=options), self._loop))
 
 
 @contextmanager

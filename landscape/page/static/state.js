@@ -15,9 +15,9 @@ export function progress(landscape) {
 export function stateLines(landscape) {
   if (!landscape) return null;
   const parts = [];
-  if (landscape.done < landscape.points) parts.push(WORDS.progress(landscape.done, landscape.points, landscape.path_points));
+  if (landscape.done < landscape.points) parts.push(WORDS.progress(landscape.done, landscape.points, landscape.path_points, landscape.unit));
   if (landscape.state === "running") {
-    if (landscape.rate) parts.push(WORDS.rate(landscape.rate));
+    if (landscape.rate) parts.push(WORDS.rate(landscape.rate, landscape.unit));
     if (landscape.eta_seconds) parts.push(WORDS.eta(WORDS.seconds(landscape.eta_seconds)));
     if (landscape.workers) parts.push(WORDS.workers(landscape.workers));
   }

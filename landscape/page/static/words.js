@@ -47,8 +47,8 @@ export const WORDS = {
 
   // states
   states: { complete: "complete", running: "running", waiting: "waiting", interrupted: "interrupted", partial: "partial", damaged: "damaged", unreadable: "unreadable", empty: "no landscape" },
-  progress: (done, points, onPath) => `${done.toLocaleString("en")} of ${points.toLocaleString("en")} points${onPath ? ` (${onPath.toLocaleString("en")} of them on the path, beside the grid)` : ""}`,
-  rate: rate => `${digits(rate, 3)} points/s`,
+  progress: (done, points, onPath, unit = "points") => `${done.toLocaleString("en")} of ${points.toLocaleString("en")} ${unit}${onPath ? ` (${onPath.toLocaleString("en")} of them on the path, beside the grid)` : ""}`,
+  rate: (rate, unit = "points") => `${digits(rate, 3)} ${unit}/s`,
   eta: text => `about ${text} left`,
   seconds: value => {
     if (!Number.isFinite(value)) return "";

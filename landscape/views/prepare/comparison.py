@@ -289,9 +289,14 @@ def share_scale(
 
 
 def _suggests_log(items: Sequence[ComparedLandscape], values: Sequence[Floats], observable: str) -> bool:
-    """Whether all values together span over two decades; fractions, and the rise, which is 0 at the origin, do not."""
+    """Whether all values together span over two decades.
+
+    Fractions do not, nor the rise, which is 0 at the origin, nor losses whose errors are stated on a linear scale.
+    """
     known = np.concatenate([one[item.surface.status == OK] for item, one in zip(items, values, strict=True)])
     a_fraction = observable != "loss" and not observable.endswith("_stderr") and known.max(initial=0.0) <= 1
+    if observable == "loss" and any(item.surface.record.has_linear_error for item in items):
+        return False
     return observable != RISE and not a_fraction and spanned_decades(known) > LOG_DECADES
 
 

@@ -254,7 +254,7 @@ def suggests_log(
 ) -> bool:
     """Whether a figure is logarithmic by default: its values span more than two decades.
 
-    Fractions such as the accuracy stay linear.
+    Fractions such as the accuracy stay linear, and the loss where its errors are stated on a linear scale.
 
     Args:
         zmin, zmax: the given ends of the range drawn, in real values.
@@ -268,7 +268,8 @@ def suggests_log(
 def _decades(surface: Surface, observable: str, zmin: float | None, zmax: float | None) -> float:
     values = np.asarray(surface[observable], np.float64)[surface.status == OK]
     a_fraction = observable != "loss" and not observable.endswith("_stderr") and values.max(initial=0.0) <= 1
-    return 0.0 if a_fraction else spanned_decades(values, zmin, zmax)
+    stays_linear = a_fraction or (observable == "loss" and surface.record.has_linear_error)
+    return 0.0 if stays_linear else spanned_decades(values, zmin, zmax)
 
 
 def _one_observable(full: Surface, spec: FigureSpec) -> FigureData:
@@ -298,7 +299,7 @@ def _one_observable(full: Surface, spec: FigureSpec) -> FigureData:
         *thinning_note(full, surface),
         *_interpolation_note(full),
         *scale.notes,
-        *_log_note(log, None if spec.log is not None else decades),
+        *_log_note(full, log, None if spec.log is not None else decades),
         *_sign_notes(full, observable),
         *_axes_notes(axes, spec.proportions == "fill"),
         *(network_notes(surface) if observable == "loss" else ()),
@@ -376,11 +377,14 @@ def _samples_known(surface: Surface) -> NDArray[np.int64] | None:
     return None if known is None or surface.record.accuracy is None else np.nan_to_num(known).astype(np.int64)
 
 
-def _log_note(log: bool, decades: float | None) -> list[str]:
+def _log_note(surface: Surface, log: bool, decades: float | None) -> list[str]:
     """The note on a logarithmic scale; with `decades`, the span of the values, if it was not asked for."""
     if not log:
         return []
-    return ["logarithmic scale" + ("" if decades is None else f", as the values span {decades:.1f} decades")]
+    note, accuracy = "logarithmic scale", surface.record.accuracy
+    if accuracy is not None and surface.record.has_linear_error and accuracy.absolute is not None:
+        note += f", on which losses below {number_text(accuracy.absolute, 2)}, the stated error, mean little"
+    return [note + ("" if decades is None else f", as the values span {decades:.1f} decades")]
 
 
 def _axes_notes(axes: tuple[AxisView, ...], fill: bool) -> list[str]:

@@ -179,7 +179,7 @@ def path_notes(surface: Surface, paths: Sequence[DrawnPath], observable: str, sc
 def _loss_scale(surface: Surface) -> Scale:
     """The default scale of a figure of the loss."""
     values = np.asarray(surface.loss, np.float64)
-    log = spanned_decades(values[surface.status == OK]) > LOG_DECADES
+    log = not surface.record.has_linear_error and spanned_decades(values[surface.status == OK]) > LOG_DECADES
     return choose_scale(drawn_values(values, point_states(values, surface.status, log), log), log)
 
 

@@ -18,6 +18,7 @@ from landscape.surface.barriers import STABLE, Barrier, has_point
 from landscape.surface.derived import RISE, bases_of
 from landscape.surface.record import Record
 from landscape.surface.record_entries import BREAKING, EIGENVALUES, AxisEnd, FoundAxis, LayersRecord, TargetRule
+from landscape.surface.record_parts import AccuracyRecord
 from landscape.surface.surface import (
     INTERPOLATION_ERROR,
     NOT_COMPUTED,
@@ -336,7 +337,11 @@ def state_of(surface: Surface) -> str:
         'running', 'waiting', 'interrupted', 'partial' or 'complete'; 'damaged' if the page has found it damaged.
     """
     states = [surface.status, *(points.status for points in (surface.path, surface.networks) if points is not None)]
-    if not (surface.unfinished or any((status == NOT_COMPUTED).any() for status in states)):
+    accuracy = surface.record.accuracy
+    if accuracy is not None and accuracy.stopped == "given up":
+        return "partial"
+    going_on = accuracy is not None and not accuracy.stopped
+    if not (surface.unfinished or going_on or any((status == NOT_COMPUTED).any() for status in states)):
         return "partial" if any((status == QUARANTINED).any() for status in states) else "complete"
     recorded = surface.record.progress.state
     return recorded if recorded in ("running", "waiting", "interrupted", "damaged") else "partial"
@@ -448,6 +453,16 @@ def precision_text(surface: Surface) -> str:
     return f"{precision} (up to {number_text(absolute, 2)} or {number_text(100 * relative, 2)}\u00a0% off float32)"
 
 
+OF_THE_LOSS = ("loss", RISE, "loss_stderr", RISE_STDERR, INTERPOLATION_ERROR)  # what an accuracy is stated of
+
+
+def _accuracy(record: AccuracyRecord, observable: str) -> tuple[str, ...]:
+    """How true the picture of the loss is, and with what; of another observable only with what."""
+    if observable in OF_THE_LOSS:
+        return record.text, record.ending
+    return f"{record.cost}, chosen for the loss; the error of this is not stated, see its standard error", ""
+
+
 def caption(surface: Surface, observable: str, notes: tuple[str, ...] = ()) -> tuple[str, ...]:
     """The caption of a figure: sentences without full stops, `notes` last."""
     place = "there" if surface.record.origin_in_words else "at the origin"
@@ -455,7 +470,7 @@ def caption(surface: Surface, observable: str, notes: tuple[str, ...] = ()) -> t
     accuracy = surface.record.accuracy
     parts = [
         sampling(surface, observable),
-        *(() if accuracy is None else (accuracy.text, accuracy.ending)),
+        *(() if accuracy is None else _accuracy(accuracy, observable)),
         resolution(surface),
         range_in_words(surface),
         f"origin: {surface.record.origin_in_words}" if surface.record.origin_in_words else "",

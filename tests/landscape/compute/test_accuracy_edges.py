@@ -1,0 +1,217 @@
+"""Landscapes with an accuracy at their edges: damage after the end, other units, no finite value, errors of terms."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cluster.runtime.status import run_status, validate_run
+from landscape import Job, Problem, extend, open_run, refine, run
+from landscape.core.errors import JobError
+from landscape.surface.surface import Surface
+
+SAMPLES = 600
+
+
+def data() -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(SAMPLES, 4, generator=draw)
+    return x, x[:, :1] * x[:, 1:2]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+def squares() -> Problem:
+    return Problem.supervised(Net(), data(), nn.MSELoss())
+
+
+def changed(change: Callable[[nn.Module, Tensor], Tensor]) -> Callable[[], Problem]:
+    """The problem with losses [samples] that `change` makes of the model and of its losses."""
+
+    def observe(model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        x, y = batch
+        return {"loss": change(model, (model(x) - y).square()[:, 0])}
+
+    return lambda: Problem(Net(), data(), observe)
+
+
+def bias(model: nn.Module) -> Tensor:
+    """How far the weights are from the origin, in the first layer."""
+    return (model.layers[0].weight - Net().layers[0].weight.to(model.layers[0].weight)).norm()
+
+
+def compute(folder: Path, accuracy: Any, problem: Callable[[], Problem] = squares, **spec: Any) -> Surface:
+    landscape = {"name": "a", "range": [-1, 1], "accuracy": accuracy, **spec}
+    job = Job(run=str(folder), problem=problem, engine="eager", device="cpu", landscapes=[landscape])
+    return run(job, progress=False)["a"]
+
+
+def same(first: Surface, second: Surface) -> bool:
+    return all(np.array_equal(first[name], second[name], equal_nan=True) for name in first.observables)
+
+
+@pytest.fixture(scope="module")
+def settled(tmp_path_factory) -> Surface:
+    return compute(tmp_path_factory.mktemp("settled") / "run", "10%")
+
+
+@pytest.fixture
+def copy(settled, tmp_path) -> Path:
+    shutil.copytree(settled.run, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_a_damaged_picture_is_written_again(settled, copy) -> None:
+    chunk = copy / "landscapes.zarr" / "a" / "loss" / "c" / "0" / "0"
+    chunk.write_bytes(chunk.read_bytes()[:20])
+    assert same(compute(copy, "10%"), settled)
+    assert not validate_run(str(copy))["landscapes"][0]["damaged"]
+
+
+def test_a_picture_without_its_states_is_written_again(settled, copy) -> None:
+    shutil.rmtree(copy / "landscapes.zarr" / "a" / "status" / "c")
+    assert same(compute(copy, "10%"), settled)
+
+
+def test_a_round_that_is_lost_after_the_end_is_computed_again(settled, copy) -> None:
+    last = settled.record.accuracy.rounds - 1
+    assert last > 0
+    shutil.rmtree(copy / "landscapes.zarr" / "a" / "rounds" / str(last))
+    assert validate_run(str(copy))["landscapes"][0]["damaged"]
+    assert same(compute(copy, "10%"), settled)
+    assert not validate_run(str(copy))["landscapes"][0]["damaged"]
+
+
+def test_a_settled_picture_is_left_alone(settled, copy) -> None:
+    before = {path: path.stat().st_mtime_ns for path in copy.rglob("*") if path.is_file() and "/c/" in str(path)}
+    compute(copy, "10%")
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+
+
+def test_another_unit_is_judged_in_that_unit(settled, copy) -> None:
+    reached = settled.record.accuracy
+    tighter = compute(copy, 0.5 * reached.absolute).record.accuracy
+    assert not tighter.relative
+    assert tighter.reached <= 0.5 * reached.absolute
+    assert tighter.evaluations > reached.evaluations
+    looser = compute(copy, "20%").record.accuracy
+    assert looser.relative
+    assert looser.reached == pytest.approx(tighter.reached / tighter.relief)
+    assert looser.evaluations == tighter.evaluations
+
+
+def test_a_flat_landscape_is_true_at_once(tmp_path) -> None:
+    surface = compute(tmp_path / "run", "5%", changed(lambda model, losses: losses * 0.0 + 2.0))
+    assert surface.record.accuracy.reached == 0
+    assert surface.record.accuracy.stopped == "reached"
+    assert np.allclose(surface.loss, 2.0)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_without_a_finite_point_the_first_pass_is_all(tmp_path, value: float) -> None:
+    surface = compute(tmp_path / "run", "5%", changed(lambda model, losses: losses + value))
+    record = surface.record.accuracy
+    assert record.reached is None
+    assert "no point of the first pass has a finite loss" in record.ending
+    assert record.evaluations == 81 * 256
+
+
+RADIUS = 1.2
+
+
+def walled() -> Problem:
+    return changed(lambda model, losses: losses.where(bias(model) < RADIUS, np.inf))()
+
+
+def test_the_edge_of_what_is_not_finite_is_narrowed(tmp_path) -> None:
+    surface = compute(tmp_path / "run", "20%", walled)
+    origin = Net().layers[0].weight.detach().double()
+    d, e = (surface.weights(*row)["layers.0.weight"].double() - origin for row in np.eye(2))
+    far = np.array([[float((a * d + b * e).norm()) for a in surface.alpha] for b in surface.beta])
+    assert 0.1 < (far < RADIUS).mean() < 0.9
+    hidden = (far < RADIUS) & ~np.isfinite(surface.loss)
+    assert hidden.mean() < 0.03
+    assert not np.isfinite(surface.loss[far > RADIUS]).any()
+    known = surface["samples_known"]
+    assert surface.record.accuracy.evaluations > known.sum()  # points that are not finite cost as much as others
+
+
+def test_logarithms_need_a_positive_loss_at_the_origin(tmp_path) -> None:
+    with pytest.raises(JobError, match="log needs a positive loss at the origin, not -"):
+        compute(tmp_path / "run", {"error": 0.1, "scale": "log"}, changed(lambda model, losses: losses - 9.0))
+
+
+def test_a_term_whose_samples_are_all_known_has_no_error(tmp_path) -> None:
+    def square(model: nn.Module, points: Tensor) -> Tensor:
+        return model(points).square()
+
+    x, _ = data()
+    terms = {"inside": (x, square, 1.0), "edge": (x[:70] + 1, square, 3.0)}
+    surface = compute(tmp_path / "run", "15%", lambda: Problem.terms(Net(), terms))
+    evaluated = surface["samples_known"] >= 70
+    assert evaluated.sum() >= 81
+    assert (surface["edge_stderr"][evaluated] < 1e-9).all()
+    assert (surface["inside_stderr"][evaluated] > 0).any()
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"size": 41}, "accuracy and size exclude each other"),
+        ({"size": 641}, "accuracy and size exclude each other"),
+        ({"budget": "1000 evaluations"}, "budget: must be at least 20736 evaluations .* not 1000"),
+        ({"budget": {}}, "budget: must be a time or a number of evaluations"),
+        ({"budget": {"seconds": -5}}, "budget.seconds"),
+        ({"budget": {"evaluations": 0}}, "budget.evaluations"),
+        ({"accuracy": {"error": "5%", "relative": False}}, "accuracy: error is in per cent of the relief"),
+    ],
+)
+def test_what_would_mislead_is_refused(tmp_path, spec: dict[str, Any], words: str) -> None:
+    with pytest.raises(JobError, match=words):
+        compute(tmp_path / "run", spec.pop("accuracy", "10%"), **spec)
+    assert not (tmp_path / "run").exists()
+
+
+def test_refinement_is_refused_and_leaves_nothing(settled, copy) -> None:
+    with pytest.raises(JobError, match="cannot be refined: it has an accuracy"):
+        refine(copy, "a", factor=2, problem=squares)
+    assert not (copy / "landscapes.zarr" / "a" / "levels").exists()
+
+
+def test_two_accuracies_and_a_grid_of_all_samples_in_one_run(tmp_path) -> None:
+    plane, line = {"name": "a", "accuracy": "20%"}, {"name": "b", "accuracy": "20%", "directions": [{"kind": "random"}]}
+    grid = {"name": "c", "size": 3}
+    (tmp_path / "net.py").write_text("from tests.landscape.compute.test_accuracy_edges import squares as problem\n")
+    job = Job(run=str(tmp_path / "run"), problem="net:problem", engine="eager", landscapes=[plane, line, grid])
+    opened = run(job.in_folder(tmp_path), progress=False)
+    assert all(opened[name].record.progress.state == "complete" for name in "abc")
+
+
+def test_status_counts_evaluations_and_says_running_until_the_end(settled, copy) -> None:
+    found = run_status(str(copy))["landscapes"][0]
+    record = settled.record.accuracy
+    assert found["state"] == "complete"
+    assert (found["done"], found["points"], found["unit"]) == (record.evaluations, record.evaluations, "evaluations")
+    store = open_run(copy)["a"]
+    going_on = replace(store.record.accuracy, stopped="")
+    assert going_on.text == record.text
+    extend(copy, "a", accuracy="5%", budget=f"{record.evaluations} evaluations", problem=squares)
+    found = run_status(str(copy))["landscapes"][0]
+    assert found["state"] == "complete"
+    assert "ended by its budget" in found["accuracy"]["ending"]
