@@ -317,7 +317,7 @@ class QuantisedComparison:
     """The result of a comparison; arrays over the grid, NaN if not known.
 
     Attributes:
-        stderr: the paired error of the difference at each point.
+        stderr: the paired error of the difference at each point, with what landscapes with an accuracy state.
         stored: whether that comes from stored losses, at every point.
         origin: both losses evaluated at the origin.
         evaluations: the number of evaluations of all samples.
@@ -387,6 +387,7 @@ def compare_landscapes(
         steps = extra.steps(quantise, lines, names[0]) if quantise and lines else None
         patch = extra.patch(quantise, asked.patch, names) if quantise and asked.patch else None
     losses = [np.asarray(side.surface.loss, np.float64) for side in (first, second)]
+    stderr = np.hypot(stderr, np.hypot(first.surface.stated_error, second.surface.stated_error))
     errors = [np.asarray(side.surface.observables["loss_stderr"], np.float64) for side in (first, second)]
     return QuantisedComparison(
         first, second, losses[1] - losses[0], stderr, np.hypot(*errors), stored, origin, plain, curve, quantise, steps,

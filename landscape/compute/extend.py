@@ -167,7 +167,7 @@ def truer_job(
     """The job that goes on with the rounds of a landscape until its picture is so true; every value is kept.
 
     Args:
-        accuracy: default: what its job asked for.
+        accuracy: default: what was asked for last.
 
     Raises:
         JobError: the landscape is a fixed grid, or the accuracy or the budget is malformed.
@@ -180,9 +180,9 @@ def truer_job(
             "one with accuracy under another name"
         )
     found = recorded_fields(path, store, problem, folder)
-    spec = {**found.fields["landscapes"][0], "budget": budget}
-    if accuracy is not None:
-        spec["accuracy"] = {"error": accuracy, "scale": store.record.accuracy.scale}
+    last = store.record.accuracy
+    wanted = {"error": last.error, "relative": last.relative} if accuracy is None else {"error": accuracy}
+    spec = {**found.fields["landscapes"][0], "budget": budget, "accuracy": wanted | {"scale": last.scale}}
     return job_of(found.fields | {"landscapes": [spec]}).in_folder(found.folder)
 
 

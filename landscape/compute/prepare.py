@@ -79,7 +79,6 @@ from landscape.surface.derived import check_derived
 from landscape.surface.record import Record
 from landscape.surface.record_entries import RATIO
 from landscape.surface.record_parts import AccuracyRecord, RandomData, TermRecord
-from landscape.surface.surface import INTERPOLATED, INTERPOLATION_ERROR, SAMPLES_KNOWN
 
 # ----------------------------------------------------------------------------------------------------
 # What all landscapes of a job are prepared from.
@@ -358,10 +357,10 @@ def _plan_of_rounds(name: str, plan: Plan, common: PreparationContext) -> Plan:
             f"num_samples: must be left out with accuracy, which takes what it needs of all {common.num_samples} "
             f"samples, not {job.num_samples}; give the problem less data to mean less"
         )
-    if taken := sorted({ROUNDS, INTERPOLATED, SAMPLES_KNOWN, INTERPOLATION_ERROR} & set(common.observables)):
+    if ROUNDS in common.observables:
         raise JobError(
-            f"accuracy: landscape {quoted(name)} has an observable {taken[0]}, a name that the store uses beside an "
-            "accuracy; give it another name, or take a fixed size"
+            f"accuracy: landscape {quoted(name)} has an observable {ROUNDS}, the name of the folder of its rounds; "
+            "give it another name, or take a fixed size"
         )
     return replace(plan, reduction="growing")
 

@@ -579,6 +579,7 @@ RESERVED = frozenset(
     [
         *("status", "directions", "moments", "alpha", "beta", "gamma", "axis", "parameter", "snapshot", "moment"),
         *("sample", "sample_index", "loss_samples", "origin_loss_samples", "sample_weights", "loss_rise", WEIGHT),
+        *("interpolated", "samples_known", "loss_interpolation_error"),
     ]
 )
 

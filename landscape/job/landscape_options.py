@@ -270,8 +270,8 @@ class Accuracy(Frozen):
         share = _percent(data["error"])
         if share is None or share <= 0:
             return data
-        if data.get("relative") is False:
-            raise ValueError("error is in per cent of the relief, and relative is false: leave out one of them")
+        if data.get("relative", True) is not True:
+            raise ValueError("error is in per cent of the relief: leave out relative")
         return {**data, "error": share, "relative": True}
 
     @field_validator("error", mode="before")
@@ -288,7 +288,7 @@ class Accuracy(Frozen):
     @model_validator(mode="after")
     def _below_the_relief(self) -> Self:
         if self.relative and self.error >= 1:
-            raise ValueError(f"must be below 100% of the relief, not {quoted(f'{self.error:.4g}')}")
+            raise ValueError(f"must be below 100% of the relief, not {quoted(f'{100 * self.error:.4g}%')}")
         return self
 
 

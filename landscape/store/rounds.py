@@ -209,8 +209,10 @@ class Rounds:
         """
         if number not in self._arrays:
             path = f"{self._path}/{ROUNDS}/{number}"
-            if self._folder.read(f"{FOLDER}/{path}/{METADATA}") is None:
+            document = self._folder.read(f"{FOLDER}/{path}/{METADATA}")
+            if document is None:
                 raise BadMetadataError("is missing")
+            parse_metadata(document)
             self._arrays[number] = dict(self._described(path))
         return self._arrays[number]
 

@@ -129,7 +129,7 @@ class LevelRecord:
     chosen_by: Text = ""
 
 
-MOST_EVALUATIONS = 1 << 62  # that are foretold
+MOST_EVALUATIONS = (1 << 53) - 1  # that are foretold, the most that a record holds
 
 
 @dataclass(frozen=True, kw_only=True)

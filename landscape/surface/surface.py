@@ -337,6 +337,16 @@ class Surface:
         return self[RISE_STDERR]
 
     @property
+    def stated_error(self) -> Floats:
+        """The standard error of the loss at each point of a landscape with an accuracy, interpolation included.
+
+        0 for a fixed grid, whose points are what they are.
+        """
+        if self.record.accuracy is None:
+            return np.zeros(self.loss.shape)
+        return np.hypot(self["loss_stderr"], self[INTERPOLATION_ERROR])
+
+    @property
     def origin_loss(self) -> float:
         """The loss at the origin, which need not be a point of the grid; NaN if it is unknown or not finite."""
         return _nan_if_none(self.record.origin_loss)

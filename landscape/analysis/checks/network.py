@@ -13,7 +13,6 @@ from landscape.analysis.checks.evidence import Judgement, NotJudged, number, per
 from landscape.core.grid import Floats
 from landscape.core.plan import BatchNorm
 from landscape.surface.record import CHANCE
-from landscape.surface.surface import INTERPOLATION_ERROR
 
 SAME_BATCHES = 1e-6  # relative: the rounding of a mean of float32 losses that is summed in float64
 OTHER_ARITHMETIC = 1e-5  # relative: the largest difference of an engine from plain evaluation
@@ -236,8 +235,7 @@ def _stated(context: CheckContext) -> Floats | None:
     surface = context.evidence.surface
     if surface.record.accuracy is None:
         return None
-    both = [surface.observables[name] for name in (INTERPOLATION_ERROR, "loss_stderr")]
-    return np.array([float(np.sqrt(sum(np.square(part[index]) for part in both))) for index in context.spots])
+    return np.array([float(surface.stated_error[index]) for index in context.spots])
 
 
 def judge_spots(spots: Spots) -> Judgement:

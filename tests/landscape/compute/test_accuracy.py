@@ -409,13 +409,21 @@ def test_one_job_may_have_fixed_grids_beside(tmp_path) -> None:
         pack(mixed, tmp_path / "mixed.landscape")
 
 
-@pytest.mark.parametrize("name", ["rounds", "interpolated", "samples_known", "loss_interpolation_error"])
-def test_observables_have_other_names_than_what_is_stored_beside_an_accuracy(tmp_path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("rounds", "has an observable rounds, the name of the folder of its rounds"),
+        ("interpolated", "the store uses it itself"),
+        ("samples_known", "the store uses it itself"),
+        ("loss_interpolation_error", "the store uses it itself"),
+    ],
+)
+def test_observables_have_other_names_than_what_is_stored_beside_an_accuracy(tmp_path, name: str, words: str) -> None:
     def named() -> Problem:
         made = classes()
         return Problem.supervised(made.model, data(), nn.CrossEntropyLoss(), metrics={name: lambda out, y: out[:, 0]})
 
-    with pytest.raises(JobError, match=f"has an observable {name}, a name that the store uses beside an accuracy"):
+    with pytest.raises(JobError, match=words):
         compute(tmp_path / "run", "20%", named)
     assert not (tmp_path / "run").exists()
 
@@ -427,3 +435,5 @@ def test_the_plan_of_going_on_says_what_is_left(at_four) -> None:
     record = at_four.record.accuracy
     expected = record.evaluations * ((record.reached / 0.01) ** 2 - 1)
     assert planned["landscapes"][0]["missing_points"] == pytest.approx(expected / SAMPLES, abs=1)
+    last = truer_job(at_four.run, "a", None, "1 h", classes).landscapes[0].accuracy
+    assert (last.error, last.relative) == (record.error, record.relative)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from cluster.runtime.status import run_status, validate_run
 from landscape import Job, Problem, extend, open_run, refine, run
+from landscape.analysis.quantised import compare_landscapes, sides_of
 from landscape.core.errors import JobError
 from landscape.surface.surface import Surface
 
@@ -116,6 +117,16 @@ def test_another_unit_is_judged_in_that_unit(settled, copy) -> None:
     assert looser.evaluations == tighter.evaluations
 
 
+def test_two_pictures_of_one_network_do_not_differ_by_more_than_they_state(settled, copy) -> None:
+    extend(copy, "a", accuracy="6%", problem=squares)
+    sides = sides_of(f"{settled.run}:a", f"{copy}:a")
+    assert sides is not None
+    found = compare_landscapes(*sides, problem=squares)
+    assert np.nanmax(np.abs(found.difference)) > 0
+    known = np.isfinite(found.stderr)
+    assert (np.abs(found.difference[known]) <= 3 * found.stderr[known]).mean() > 0.9
+
+
 def test_a_flat_landscape_is_true_at_once(tmp_path) -> None:
     surface = compute(tmp_path / "run", "5%", changed(lambda model, losses: losses * 0.0 + 2.0))
     assert surface.record.accuracy.reached == 0
@@ -179,7 +190,10 @@ def test_a_term_whose_samples_are_all_known_has_no_error(tmp_path) -> None:
         ({"budget": {}}, "budget: must be a time or a number of evaluations"),
         ({"budget": {"seconds": -5}}, "budget.seconds"),
         ({"budget": {"evaluations": 0}}, "budget.evaluations"),
-        ({"accuracy": {"error": "5%", "relative": False}}, "accuracy: error is in per cent of the relief"),
+        (
+            {"accuracy": {"error": "5%", "relative": False}},
+            "accuracy: error is in per cent",
+        ),
     ],
 )
 def test_what_would_mislead_is_refused(tmp_path, spec: dict[str, Any], words: str) -> None:
