@@ -440,7 +440,7 @@ def growing_blocks(samples: int) -> list[Edge]:
     None has more than 4,096: the rises of a round are stored in the width of the largest.
 
     >>> [end for _, end in growing_blocks(700)], len(growing_blocks(1_000_000))
-    ([32, 64, 128, 192, 256, 320, 384, 448, 512, 576, 640, 700], 299)
+    ([32, 64, 128, 192, 256, 320, 384, 448, 512, 576, 640, 700], 294)
     """
     ends = [FIRST, STEP_OF_SAMPLES]
     while ends[-1] < samples:

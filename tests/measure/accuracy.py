@@ -1,10 +1,12 @@
-"""What a picture to an accuracy costs against fixed grids of the same true error, on one of four networks.
+"""What a picture to an accuracy costs against fixed grids and refined ones of the same true error, on four networks.
 
-    python tests/measure/accuracy.py FOLDER [lenet | resnet20 | gpt | physics] [--accuracy 1%] [--points 400]
+    python tests/measure/accuracy.py FOLDER lenet | resnet20 | gpt | physics [--accuracy 8% 4% 2% 1%] [--points 400]
+    python tests/measure/accuracy.py FOLDER figure --out docs/accuracy-costs.png
 
 The true error is that of the rise at random points off the grid, over all samples of the problem. Fixed grids have 5,
 7, 9, 13, 17 or 25 points per axis, and numbers of samples in steps of √2; they are interpolated by the same polynomials
-of degree 5, and their samples are paired with those of the origin. What FOLDER holds already is not computed again.
+of degree 5, and their samples are paired with those of the origin. Refined landscapes have 2,048 samples, or all. What
+FOLDER holds already is not computed again; the figure is drawn from what it holds.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from plotly.subplots import make_subplots
+from scipy.interpolate import RegularGridInterpolator
 from torch import nn
 
 from landscape import Job, Problem, run
@@ -169,11 +173,11 @@ def lagrange(size: int, at: np.ndarray) -> np.ndarray:
     return matrix
 
 
-def job_of(name: str, folder: Path, data: Path, **spec: Any) -> Job:
-    reach = RANGES.get(name, 1.0)
+def job_of(network: str, folder: Path, data: Path, **spec: Any) -> Job:
+    reach = RANGES.get(network, 1.0)
     landscape = {"name": "picture", "range": [-reach, reach], **spec}
-    problem = partial(NETWORKS[name], folder, data)
-    return Job(run=str(folder / name), problem=problem, device="cpu", threads=1, landscapes=[landscape])
+    problem = partial(NETWORKS[network], folder, data)
+    return Job(run=str(folder / network), problem=problem, device="cpu", threads=1, landscapes=[landscape])
 
 
 def rises_at(name: str, folder: Path, data: Path, points: np.ndarray) -> tuple[list[np.ndarray], list[float]]:
@@ -193,12 +197,12 @@ def rises_at(name: str, folder: Path, data: Path, points: np.ndarray) -> tuple[l
     return [np.concatenate(part) for part in parts.values()], [terms[term].weight if terms else 1.0 for term in parts]
 
 
-def smallest_fixed(
+def costs_of_fixed(
     of_grid: dict[tuple[int, int], int], terms: list[np.ndarray], factors: list[float], at: np.ndarray,
-    truth: np.ndarray, error: float,
-) -> dict[str, Any]:  # fmt: skip
-    """The fewest evaluations of a fixed grid that is off by at most `error` at 95 per cent of the points."""
-    draw, most, best = np.random.default_rng(0), max(term.shape[1] for term in terms), {"evaluations": np.inf}
+    truth: np.ndarray, least: float,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """The true errors and costs of fixed grids: of each size, of more and more samples until it is off by `least`."""
+    draw, most, found = np.random.default_rng(0), max(term.shape[1] for term in terms), list[dict[str, Any]]()
     orders = [[draw.permutation(term.shape[1]) for term in terms] for _ in range(DRAWS)]
     for size in SIZES:
         stride = (FINEST - 1) // (size - 1)
@@ -218,32 +222,44 @@ def smallest_fixed(
                 )
                 shown = np.einsum("pa,pb,ab->p", *matrices, means.reshape(size, size))
                 off.append(np.percentile(np.abs(shown - truth), 95))
-            cost = count * (size**2 + 1)
-            if np.mean(off) <= error or count == most:
+            cost, error = count * (size**2 + 1), float(np.mean(off))
+            found.append({"evaluations": cost, "error": error, "size": size, "samples": count})
+            if error <= least or count == most:
                 break
             samples *= np.sqrt(2)
-        print(f"  fixed {size} × {size}, {count} samples: {np.mean(off):.4g}", flush=True)
-        if np.mean(off) <= error and cost < best["evaluations"]:
-            best = {"evaluations": cost, "size": size, "samples": count, "error": float(np.mean(off))}
-    return best
+        print(f"  fixed {size} × {size}, {count} samples: {error:.4g}", flush=True)
+    return found
+
+
+def shown_at(surface: Any, at: np.ndarray, reach: float) -> np.ndarray:
+    """The rise that a picture shows at points over [−1, 1], linear between the points of its grid."""
+    axes = (surface.alpha / reach, surface.beta / reach)
+    return RegularGridInterpolator(axes, (surface.loss - surface.origin_loss).T)(at)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("network", choices=list(NETWORKS))
-    parser.add_argument("--accuracy", default="1%")
+    parser.add_argument("network", choices=[*NETWORKS, "figure"])
+    parser.add_argument("--accuracy", nargs="+", default=["8%", "4%", "2%", "1%"])
+    parser.add_argument("--tolerance", nargs="*", default=["16%", "8%", "4%", "2%"], help="of refined landscapes")
     parser.add_argument("--points", type=int, default=400)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--data", type=Path, default=SHARED)
+    parser.add_argument("--out", type=Path, default=Path("accuracy-costs.png"))
     options = parser.parse_args()
+    if options.network == "figure":
+        draw(options.folder, options.out)
+        return
     torch.set_num_threads(1)
     options.folder.mkdir(parents=True, exist_ok=True)
+    measure(options)
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Compute the pictures of one network, compare them with the truth, and write what is found."""
     name, cache = options.network, options.folder / f"{options.network}.npz"
-    begun = time.perf_counter()
-    surface = run(job_of(name, options.folder, options.data, accuracy=options.accuracy))["picture"]
-    seconds = time.perf_counter() - begun
-    record = surface.record.accuracy
+    job, reach = partial(job_of, name, options.folder, options.data), RANGES.get(name, 1.0)
     places = sorted({
         (i, j) for size in options.sizes
         for i in range(0, FINEST, (FINEST - 1) // (size - 1)) for j in range(0, FINEST, (FINEST - 1) // (size - 1))
@@ -257,27 +273,80 @@ def main() -> None:
     factors = kept["factors"].tolist()
     terms = [kept[f"term{k}"].astype(np.float64) for k in range(len(factors))]
     truth = sum(factor * term[len(places) :].mean(axis=1) for factor, term in zip(factors, terms, strict=True))
-    shape = surface.loss.shape[0]
-    steps = (at + 1) / 2 * (shape - 1)
-    low = np.minimum(steps.astype(int), shape - 2)
-    share, rise = steps - low, surface.loss - surface.origin_loss
-    shown = sum(
-        rise[low[:, 1] + j, low[:, 0] + i]
-        * (share[:, 0] if i else 1 - share[:, 0])
-        * (share[:, 1] if j else 1 - share[:, 1])
-        for i in (0, 1) for j in (0, 1)
+    relief, accurate, refined = float(np.subtract(*np.percentile(truth, [95, 5]))), [], []
+    for asked in options.accuracy:
+        begun = time.perf_counter()
+        surface = run(job(accuracy=asked))["picture"]
+        seconds, record = time.perf_counter() - begun, surface.record.accuracy
+        error = float(np.percentile(np.abs(shown_at(surface, at, reach) - truth), 95))
+        accurate.append({
+            "asked": asked, "stated": record.reached, "evaluations": record.evaluations, "points": record.points,
+            "error": error, "seconds": seconds, "population": record.population,
+        })  # fmt: skip
+        print(f"{name}: {record.text}, {seconds:.1f} s; true {error / relief:.3%} of the relief", flush=True)
+    for tolerance in options.tolerance:
+        samples = min(2048, accurate[0]["population"])
+        spec = {"name": f"refined-{tolerance.strip('%')}", "size": 9, "refine": {"tolerance": tolerance}}
+        merged = run(job(**spec).replace(num_samples=samples))[spec["name"]].merged()
+        points = int((merged.interpolated == 0).sum())
+        error = float(np.percentile(np.abs(shown_at(merged, at, reach) - truth), 95))
+        refined.append({"asked": tolerance, "evaluations": (points + 1) * samples, "points": points, "error": error})
+        print(f"  refined to {tolerance}: {points} points, {samples} samples, {error / relief:.3%}", flush=True)
+    of_grid = dict(zip(places, range(len(places)), strict=True))
+    fixed = costs_of_fixed(of_grid, terms, factors, at, truth, min(picture["error"] for picture in accurate))
+    for picture in accurate:
+        best = min(
+            (one for one in fixed if one["error"] <= picture["error"]), key=lambda one: one["evaluations"], default=None
+        )
+        picture |= {"best": best, "ratio": None if best is None else picture["evaluations"] / best["evaluations"]}
+        print(json.dumps(picture), flush=True)
+    found = {"network": name, "relief": relief, "accurate": accurate, "refined": refined, "fixed": fixed}
+    (options.folder / f"{name}.json").write_text(json.dumps(found))
+
+
+def frontier(costs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those that no cheaper one undercuts, the cheapest first."""
+    best, least = [], np.inf
+    for one in sorted(costs, key=lambda one: one["evaluations"]):
+        if one["error"] < least:
+            least = one["error"]
+            best.append(one)
+    return best
+
+
+TITLES = {
+    "lenet": "LeNet-5, MNIST",
+    "resnet20": "ResNet-20, CIFAR-10",
+    "gpt": "small GPT",
+    "physics": "physics-informed",
+}
+WAYS = {
+    "fixed": ("best fixed grid", "#6b7280", "dot"), "refined": ("refinement", "#d97706", "dash"),
+    "accurate": ("accuracy", "#1d4ed8", "solid"),
+}  # fmt: skip
+
+
+def draw(folder: Path, out: Path) -> None:
+    """Error over cost of all networks that the folder holds, one beside the other."""
+    names = [name for name in TITLES if (folder / f"{name}.json").exists()]
+    figure = make_subplots(1, len(names), subplot_titles=[TITLES[name] for name in names], shared_yaxes=True)
+    for column, name in enumerate(names, 1):
+        found = json.loads((folder / f"{name}.json").read_text())
+        for way, (title, colour, dash) in WAYS.items():
+            costs = frontier(found[way]) if way == "fixed" else found[way]
+            figure.add_scatter(
+                x=[one["evaluations"] for one in costs], y=[100 * one["error"] / found["relief"] for one in costs],
+                name=title, mode="lines+markers", line={"color": colour, "dash": dash, "width": 2}, marker={"size": 6},
+                legendgroup=way, showlegend=column == 1, row=1, col=column,
+            )  # fmt: skip
+    figure.update_xaxes(type="log", title="evaluations", dtick=1, exponentformat="power")
+    figure.update_yaxes(type="log", tickvals=[0.5, 1, 2, 5, 10, 20, 50], range=[-0.4, 1.7])
+    figure.update_yaxes(title="true error, % of the relief", col=1)
+    figure.update_layout(
+        template="plotly_white", width=280 * len(names) + 60, height=380, margin={"l": 60, "r": 20, "t": 40, "b": 95},
+        legend={"orientation": "h", "x": 0.5, "xanchor": "center", "y": -0.28}, font={"size": 12},
     )  # fmt: skip
-    error = float(np.percentile(np.abs(shown - truth), 95))
-    relief = float(np.subtract(*np.percentile(rise, [95, 5])))
-    print(f"{name}: {record.text}, {seconds:.1f} s; true {error / relief:.3%} of the relief", flush=True)
-    best = smallest_fixed(dict(zip(places, range(len(places)), strict=True)), terms, factors, at, truth, error)
-    found = {
-        "network": name, "asked": options.accuracy, "stated": record.reached, "true": error / relief,
-        "evaluations": record.evaluations, "points": record.points, "seconds": seconds, "fixed": best,
-        "ratio": record.evaluations / best["evaluations"], "population": record.population,
-    }  # fmt: skip
-    print(json.dumps(found), flush=True)
-    (options.folder / f"{name}-{options.accuracy.strip('%')}.json").write_text(json.dumps(found))
+    figure.write_image(out, scale=2)
 
 
 if __name__ == "__main__":
