@@ -273,8 +273,9 @@ def measure(options: argparse.Namespace) -> None:
     factors = kept["factors"].tolist()
     terms = [kept[f"term{k}"].astype(np.float64) for k in range(len(factors))]
     truth = sum(factor * term[len(places) :].mean(axis=1) for factor, term in zip(factors, terms, strict=True))
-    relief, accurate, refined = float(np.subtract(*np.percentile(truth, [95, 5]))), [], []
-    for asked in options.accuracy:
+    relief, refined, file = float(np.subtract(*np.percentile(truth, [95, 5]))), [], options.folder / f"{name}.json"
+    accurate = json.loads(file.read_text())["accurate"] if file.exists() else []
+    for asked in [asked for asked in options.accuracy if asked not in {picture["asked"] for picture in accurate}]:
         begun = time.perf_counter()
         surface = run(job(accuracy=asked))["picture"]
         seconds, record = time.perf_counter() - begun, surface.record.accuracy
@@ -284,6 +285,7 @@ def measure(options: argparse.Namespace) -> None:
             "error": error, "seconds": seconds, "population": record.population,
         })  # fmt: skip
         print(f"{name}: {record.text}, {seconds:.1f} s; true {error / relief:.3%} of the relief", flush=True)
+        file.write_text(json.dumps({"accurate": accurate}))
     for tolerance in options.tolerance:
         samples = min(2048, accurate[0]["population"])
         spec = {"name": f"refined-{tolerance.strip('%')}", "size": 9, "refine": {"tolerance": tolerance}}
@@ -301,7 +303,7 @@ def measure(options: argparse.Namespace) -> None:
         picture |= {"best": best, "ratio": None if best is None else picture["evaluations"] / best["evaluations"]}
         print(json.dumps(picture), flush=True)
     found = {"network": name, "relief": relief, "accurate": accurate, "refined": refined, "fixed": fixed}
-    (options.folder / f"{name}.json").write_text(json.dumps(found))
+    file.write_text(json.dumps(found))
 
 
 def frontier(costs: list[dict[str, Any]]) -> list[dict[str, Any]]:

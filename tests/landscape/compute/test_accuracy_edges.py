@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from object_stores import new_url, s3_server, use
 from torch import Tensor, nn
 
 from cluster.runtime.status import run_status, validate_run
 from landscape import Job, Problem, extend, open_run, refine, run
 from landscape.analysis.quantised import compare_landscapes, sides_of
-from landscape.core.errors import JobError
+from landscape.compute import serial
+from landscape.core.errors import Interrupted, JobError
 from landscape.surface.surface import Surface
 
 SAMPLES = 600
@@ -229,3 +231,16 @@ def test_status_counts_evaluations_and_says_running_until_the_end(settled, copy)
     found = run_status(str(copy))["landscapes"][0]
     assert found["state"] == "complete"
     assert "ended by its budget" in found["accuracy"]["ending"]
+
+
+def test_rounds_in_a_bucket_have_the_bits_of_those_in_a_folder(settled, monkeypatch) -> None:
+    with s3_server() as endpoint:
+        use(monkeypatch, endpoint)
+        url = new_url()
+        landscape = {"name": "a", "range": [-1, 1], "accuracy": "10%"}
+        job = Job(run=url, problem=squares, engine="eager", device="cpu", landscapes=[landscape])
+        tasks = iter(range(20))
+        with pytest.raises(Interrupted):
+            serial.run(job, lambda _: None, stop=lambda: next(tasks, None) is None)
+        assert same(run(job, progress=False)["a"], settled)
+        assert not validate_run(url)["landscapes"][0]["damaged"]
