@@ -19,7 +19,15 @@ from landscape.store.picked import PickedValues
 from landscape.store.state import RUNNING, WAITING, counts_of_rounds, state_of_counts
 from landscape.surface.derived import bases_of, derive
 from landscape.surface.record import Record
-from landscape.surface.surface import NOT_COMPUTED, RISE_STDERR, Axis, ProjectedPath, Surface, check_observable
+from landscape.surface.surface import (
+    NOT_COMPUTED,
+    RISE_STDERR,
+    SAMPLES_KNOWN,
+    Axis,
+    ProjectedPath,
+    Surface,
+    check_observable,
+)
 from landscape.views.draw.layout import pointer_columns
 from landscape.views.draw.style import typed
 from landscape.views.prepare.figure import levels_picked, picked, picked_of
@@ -290,9 +298,10 @@ class Content:
         return same and place == now
 
     def arrays_of(self, observable: str) -> tuple[str, ...]:
-        """The arrays that a figure of an observable needs; for the loss also the error of its rise."""
+        """The arrays that a figure of an observable needs; for the loss also the error of its rise, and its samples."""
         bases = bases_of(self.store.record.derived, observable)
-        names = [name for base in bases for name in (base, f"{base}_stderr")] + [RISE_STDERR] * ("loss" in bases)
+        names = [name for base in bases for name in (base, f"{base}_stderr")]
+        names += [RISE_STDERR, SAMPLES_KNOWN] * ("loss" in bases)
         return tuple(name for name in names if name in self.store.arrays.value_names)
 
     def update(self) -> tuple[set[Index], bool]:
