@@ -212,7 +212,9 @@ def judge(known: KnownValues) -> Picture:
     def stated(fields: Floats) -> float:
         if not shown.any():
             return math.inf
-        inside = np.percentile(np.abs(fields[shown]), INSIDE, axis=0)
+        off = np.ascontiguousarray(np.abs(fields[shown], dtype=np.float32).T)  # rows of one draw, half as wide: quicker
+        rank = math.ceil(INSIDE / 100 * (off.shape[1] - 1))
+        inside = np.partition(off, rank, axis=1)[:, rank]
         return CAUTION * float(np.percentile(inside, SURE))
 
     return Picture(
