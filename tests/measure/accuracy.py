@@ -1,7 +1,7 @@
 """What a picture to an accuracy costs against fixed grids and refined ones of the same true error, on four networks.
 
     python tests/measure/accuracy.py FOLDER lenet | resnet20 | gpt | physics [--accuracy 8% 4% 2% 1%] [--points 400]
-    python tests/measure/accuracy.py FOLDER figure --out docs/accuracy-costs.png
+    python tests/measure/accuracy.py FOLDER figure --out docs/howto/accuracy-costs.png
 
 The true error is that of the rise at random points off the grid, over all samples of the problem. Fixed grids have 5,
 7, 9, 13, 17 or 25 points per axis, and numbers of samples in steps of √2; they are interpolated by the same polynomials
@@ -386,7 +386,7 @@ def draw(folder: Path, out: Path) -> None:
         template="plotly_white", width=280 * len(names) + 60, height=380, margin={"l": 60, "r": 20, "t": 40, "b": 95},
         legend={"orientation": "h", "x": 0.5, "xanchor": "center", "y": -0.28}, font={"size": 12},
     )  # fmt: skip
-    figure.write_image(out, scale=2)
+    figure.write_image(out, scale=1.5)
 
 
 if __name__ == "__main__":
