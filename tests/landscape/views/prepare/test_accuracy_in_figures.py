@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -77,7 +79,7 @@ def test_the_stated_error_is_that_of_samples_and_of_interpolation() -> None:
     assert not with_record(picture(), accuracy=None).stated_error.any()
 
 
-def test_files_have_no_legend_entry_of_what_is_hidden(monkeypatch) -> None:
+def test_files_have_no_legend_entry_of_what_is_hidden() -> None:
     figure = picture().figure(kind="contour")
     assert [trace.visible for trace in figure.data if trace.name == "evaluated points"] == ["legendonly"]
     drawn = {}
@@ -85,10 +87,16 @@ def test_files_have_no_legend_entry_of_what_is_hidden(monkeypatch) -> None:
     class Kaleido:
         async def calc_fig(self, figure: dict, opts: dict) -> bytes:
             drawn.update(figure)
-            return b""
+            return b"png"
 
-    monkeypatch.setattr("landscape.views.exporting._wait", lambda coroutine, loop: coroutine.send(None))
-    with pytest.raises(StopIteration):
-        Browser(Kaleido(), None).draw(figure, "png")
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        assert Browser(Kaleido(), loop).draw(figure, "png") == b"png"
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
     assert drawn["data"]
     assert "evaluated points" not in [trace.get("name") for trace in drawn["data"]]
