@@ -120,19 +120,17 @@ def extend(
         Interrupted: the same call goes on.
     """
     run, name = named_landscape(run, name)
+    path = open_run(run).path
+    refuse_unwritable(path)
     if accuracy is not None or budget is not None:
         if num_samples is not None or observables or ranges is not None:
             raise JobError(BY_ROUNDS)
-        path = open_run(run).path
-        refuse_unwritable(path)
         job = truer_job(path, name, accuracy, budget, problem, folder)
         with writing(path):
             finish_move(path)
         with computing_by(compute, progress) as compute_job:
             return compute_job(job)
     more = More(num_samples, observables, ranges)
-    path = open_run(run).path
-    refuse_unwritable(path)
     steps_left(path, name, more)  # so that a refusal leaves no lock in the run
     if measurement := living_measurement(path):
         log.warning(

@@ -387,9 +387,11 @@ def _accuracy_of(
 
 def _refuse_small_budget(spec: Landscape, axes: int, blocks: Batching) -> None:
     """Refuse a budget that the first pass exceeds, without which nothing is known."""
+    if spec.budget is None or spec.budget.evaluations is None:
+        return
     ends = np.array(blocks.ends)
     least = evaluations_of(first_round(levels_of(axes), ends), ends)
-    if spec.budget is not None and spec.budget.evaluations is not None and spec.budget.evaluations < least:
+    if spec.budget.evaluations < least:
         raise JobError(
             f"budget: must be at least {least} evaluations for landscape {quoted(spec.name)}, which its first pass "
             f"takes, not {spec.budget.evaluations}"

@@ -305,11 +305,11 @@ class OpenRounds:
         budget = self._record.budget
         if picture.error <= self._record.error * self._unit(picture) and not picture.wide_edges:
             return None, "reached"
+        if any(QUARANTINED in round_.status for round_ in self._rounds):
+            return None, "given up"
         following = next_round(picture)
         cost = evaluations_of(following, self._shape.ends)
         of_time, of_evaluations = budget.get("seconds"), budget.get("evaluations")
-        if any(QUARANTINED in round_.status for round_ in self._rounds):
-            return None, "given up"
         if not len(following.blocks):
             return None, "exhausted"
         if of_evaluations is not None and spent + cost > of_evaluations:
