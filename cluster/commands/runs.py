@@ -414,47 +414,36 @@ def extend(
         Show what it costs, step by step where several things are asked for, and write nothing.
     """
     who.check()
+    from cluster.commands.planning import extension_text, plan_extension
     from cluster.runtime.status import run_status, status_text
     from landscape.compute.extend import BY_ROUNDS, More, steps_left, truer_job
     from landscape.compute.extend import extend as extend_landscape
     from landscape.compute.planning import plan_job, plan_text
 
-    folder = callback.folder_of(run)
-    if accuracy is not None or budget is not None:
-        if samples is not None or observable or range is not None:
-            raise JobError(BY_ROUNDS)
-        if plan:
-            with divert_stdout():
-                expected = plan_job(truer_job(run, name, accuracy, budget, callback.problem, folder), who.workers)
-            show(expected, json, plan_text(expected))
-            return DONE
-        runner = JobRunner(who)
-        extend_landscape(
-            run, name, accuracy=accuracy, budget=budget, problem=callback.problem, folder=folder, compute=runner
-        )
-        status = run_status(run)
-        show(status, json, status_text(status))
-        return runner.code
+    folder, by_rounds = callback.folder_of(run), accuracy is not None or budget is not None
+    if by_rounds and (samples is not None or observable or range is not None):
+        raise JobError(BY_ROUNDS)
     with _name_options():
         more = More(samples, tuple(observable or ()), None if range is None else ranges_in(range))
-        steps = steps_left(run, name, more)
+        steps = [] if by_rounds else steps_left(run, name, more)
         if plan:
-            from cluster.commands.planning import extension_text, plan_extension
-
             with divert_stdout():
-                planned = plan_extension(run, name, steps, callback.problem, folder, who.workers)
-            show(planned, json, extension_text(planned))
+                if by_rounds:
+                    planned = plan_job(truer_job(run, name, accuracy, budget, callback.problem, folder), who.workers)
+                else:
+                    planned = plan_extension(run, name, steps, callback.problem, folder, who.workers)
+            show(planned, json, plan_text(planned) if by_rounds else extension_text(planned))
             return DONE
-        if not steps:
+        if not steps and not by_rounds:
             write_remark(f"{flat(name)} has all of this already: nothing is left to do")
         runner = JobRunner(who)
         extend_landscape(
             run, name, num_samples=more.num_samples, observables=more.observables, ranges=more.ranges,
-            problem=callback.problem, folder=folder, compute=runner,
+            accuracy=accuracy, budget=budget, problem=callback.problem, folder=folder, compute=runner,
         )  # fmt: skip
-        status = run_status(run)
-        show(status, json, status_text(status))
-        return runner.code
+    status = run_status(run)
+    show(status, json, status_text(status))
+    return runner.code
 
 
 @contextmanager

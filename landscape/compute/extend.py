@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -126,32 +127,44 @@ def extend(
         if num_samples is not None or observables or ranges is not None:
             raise JobError(BY_ROUNDS)
         job = truer_job(path, name, accuracy, budget, problem, folder)
-        with writing(path):
-            finish_move(path)
+        _finish_extension(path)
         with computing_by(compute, progress) as compute_job:
             return compute_job(job)
     more = More(num_samples, observables, ranges)
+    return _extend_by_steps(path, name, more, problem, folder, computing_by(compute, progress))
+
+
+def _finish_extension(path: str) -> None:
+    """Finish what a process left that was killed while an extension replaced its landscape."""
+    with writing(path):
+        finish_move(path)
+
+
+def _extend_by_steps(
+    path: str, name: str, more: More, problem: str | Callable[[], Any] | None, folder: Path | None,
+    computing: AbstractContextManager[Callable[[Job], Run]],
+) -> Run:  # fmt: skip
+    """Extend a fixed grid: by samples, by observables and by its range, one after another."""
     steps_left(path, name, more)  # so that a refusal leaves no lock in the run
     if measurement := living_measurement(path):
         log.warning(
             "run %s is being measured by %s; both go on, each slower where they share a device%s", quoted(path, 300),
-            measurement, "; measures of more samples replace these" if num_samples is not None else "",
+            measurement, "; measures of more samples replace these" if more.num_samples is not None else "",
         )  # fmt: skip
-    with writing(path):
-        finish_move(path)  # of a process that was killed while an extension replaced its landscape
-    steps = steps_left(run, name, more)
+    _finish_extension(path)
+    steps = steps_left(path, name, more)
     for step in steps[1:]:  # refuse later steps before computing the first
-        extension_job(run, name, step, problem, folder)
-    with computing_by(compute, progress) as compute_job:
+        extension_job(path, name, step, problem, folder)
+    with computing as compute:
         for step in steps:
             for job in _jobs_of(path, name, step, problem, folder):
-                opened, level = _compute_or_drop(job, compute_job), job.level.number if job.level else 0
+                opened, level = _compute_or_drop(job, compute), job.level.number if job.level else 0
                 left = LandscapeStore.open(path, extension_name(name), level=level).counts()
                 if left[NOT_COMPUTED] or left[QUARANTINED]:
                     return opened  # partial: it lists the failures, and the landscape stays as it is
             with writing(path):
                 replace_landscape(path, extension_name(name), name)
-    return open_run(run)
+    return open_run(path)
 
 
 def truer_job(

@@ -303,7 +303,8 @@ def _accuracy(asked: AccuracyRecord, axes: int) -> dict[str, Any]:
     first = math.prod(levels_of(axes).base) * min(PILOT, asked.population)
     text = f"points and samples are added until it is true to {asked.amount(asked.error)} on 95 % of the area"
     if asked.rounds:
-        text += f"; so far {asked.text}; about {number_text(float(asked.expected_rest), 2)} more evaluations are left"
+        left = f"about {number_text(float(asked.expected_rest), 2)} more evaluations are left"
+        text += f"; so far {asked.text}; {left if asked.expected_rest else 'nothing is left'}"
     else:
         text += (
             f"; the first pass costs {count_text(first)} evaluations, each of one sample at one point; what follows, "

@@ -218,6 +218,8 @@ class AccuracyRecord:
     def ending(self) -> str:
         """Why the rounds ended and what the rest would cost; '' if the accuracy is reached, or rounds go on."""
         rest = f"about {number_text(float(self.rest), 2)} more evaluations would reach {self.amount(self.error)}"
+        if self.is_reached:
+            rest = "the edge of what is not finite would become narrower"
         if self.stopped == "budget":
             return f"ended by its budget; {rest}"
         if self.stopped == "exhausted" and self.reached is None:
