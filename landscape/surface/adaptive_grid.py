@@ -181,8 +181,8 @@ def interpolate(levels: Levels, places: Places, values: Floats, errors: Floats |
         drawn[here] += np.sqrt(share)[:, None] * off
         surplus, noise, has = np.zeros(shape), np.zeros(shape), np.zeros(shape, np.bool_)
         surplus[here], noise[here], has[here] = added, variance, np.isfinite(added)
+        above = _to_children(np.where(is_open, expected, around))  # cells that are closed keep theirs
         is_open = _to_children(refined)
-        above = _to_children(expected)
         around = np.where(is_open, _typical_around(surplus, noise, has, above), above)
     opened.append(np.where(is_open, decay * around, 0.0))
     edges.append(_at_edges(filled) & is_open)

@@ -157,6 +157,17 @@ def test_the_expected_error_is_about_the_true_one() -> None:
     assert 1.0 < np.median(ratios) < 4.0
 
 
+def test_a_cell_without_points_has_one_error_however_fine_the_last_level() -> None:
+    draw = np.random.default_rng(4)
+    values = draw.normal(size=81)
+    coarse, fine = (Levels((9, 9), finest) for finest in (1, 4))
+    errors = [interpolate(levels, levels.places(0), values).error for levels in (coarse, fine)]
+    cells = interpolate(fine, fine.places(0), values).open[0]
+    assert np.allclose(errors[1][8::16, 8::16], cells)
+    assert np.allclose(errors[0][1::2, 1::2], cells)
+    assert cells.min() > 0
+
+
 def test_noise_is_not_taken_for_surplus() -> None:
     """A flat surface whose finer points are noise of a known size: the picture stays flat, and no cell is refined."""
     levels, draw = Levels((11, 11), 2), np.random.default_rng(2)
