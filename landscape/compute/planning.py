@@ -35,7 +35,7 @@ from landscape.problem.terms import PointSets
 from landscape.problem.user_code import in_folder
 from landscape.store.format import PathPlan
 from landscape.store.landscape import LandscapeStore
-from landscape.surface.accuracy import PILOT, levels_of
+from landscape.surface.accuracy import first_pass
 from landscape.surface.record import plain
 from landscape.surface.record_parts import AccuracyRecord
 from landscape.surface.refinement import MOST_LEVELS, finer_shape
@@ -300,7 +300,7 @@ def _plan_landscape(prepared: PreparedJob, landscape: PreparedLandscape) -> dict
 
 def _accuracy(asked: AccuracyRecord, axes: int) -> dict[str, Any]:
     """What is asked for, and what has been reached and is left, or the cost of the first pass."""
-    first = math.prod(levels_of(axes).base) * min(PILOT, asked.population)
+    first = first_pass(axes, asked.population)
     text = f"points and samples are added until it is true to {asked.amount(asked.error)} on 95 % of the area"
     if asked.rounds:
         left = f"about {number_text(float(asked.expected_rest), 2)} more evaluations are left"

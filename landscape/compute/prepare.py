@@ -14,7 +14,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from landscape.compute.auto_range import RangeFinder, leave_range_open, with_found_range, with_range
@@ -74,7 +73,7 @@ from landscape.store.documents import ROUNDS
 from landscape.store.landscape import LandscapeStore
 from landscape.store.levels import grid_of_level
 from landscape.store.runs import landscape_names, refuse_unwritable
-from landscape.surface.accuracy import evaluations_of, first_round, levels_of
+from landscape.surface.accuracy import first_pass
 from landscape.surface.derived import check_derived
 from landscape.surface.record import Record
 from landscape.surface.record_entries import RATIO
@@ -389,8 +388,7 @@ def _refuse_small_budget(spec: Landscape, axes: int, blocks: Batching) -> None:
     """Refuse a budget that the first pass exceeds, without which nothing is known."""
     if spec.budget is None or spec.budget.evaluations is None:
         return
-    ends = np.array(blocks.ends)
-    least = evaluations_of(first_round(levels_of(axes), ends), ends)
+    least = first_pass(axes, blocks.ends[-1])
     if spec.budget.evaluations < least:
         raise JobError(
             f"budget: must be at least {least} evaluations for landscape {quoted(spec.name)}, which its first pass "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import platform
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -112,7 +113,7 @@ class PreparedLandscape:
     def points(self) -> int:
         """The number of evaluations: the grid's points, and two per snapshot of the path."""
         if self.record.accuracy is not None:  # a guess: what is needed shows as it is computed
-            first, samples = int(np.prod(levels_of(len(self.grid.names)).base)), self.record.accuracy.population
+            first, samples = math.prod(levels_of(len(self.grid.names)).shape(1)), self.record.accuracy.population
             return max(first, -(-first * USUAL_SAMPLES // max(1, samples)))
         if self.level is not None:
             held = new_points_per_tile(self.grid.shape)

@@ -22,8 +22,8 @@ from landscape.surface.nested_samples import Coefficients
 from landscape.surface.refinement import Mask, finer_shape, interpolated_from
 
 STENCIL = 6  # points of the interpolating polynomial along an axis, fewer where the axis has fewer
-# How the surplus of the next level compares with the largest one of this level around it. A smooth loss has 1/16 or
-# less, one with kinks 1/4 to 1/2; the first is assumed as long as it is not measured.
+# How the surplus of the next level compares with those of this level around it: 1/16 or less for a smooth loss, 1/4 to
+# 1/2 for one with kinks. As long as it is not measured, it is assumed to be the first, or that of the level above.
 FIRST_DECAY, LEAST_DECAY, MOST_DECAY = 0.2, 1 / 64, 0.5
 SURPRISE = 3.0  # standard errors by which a surplus must exceed its noise to count for more than was expected
 CLEARLY = 4.0  # standard deviations by which the mean square of several surpluses must exceed that of their noise
@@ -135,7 +135,9 @@ class Interpolation:
     weight: Floats
 
 
-def interpolate(levels: Levels, places: Places, values: Floats, errors: Floats | None = None) -> Interpolation:
+def interpolate(
+    levels: Levels, places: Places, values: Floats, errors: Floats | None = None, inflation: Floats | None = None
+) -> Interpolation:
     """Interpolate between known points; those of level 0 must be among them.
 
     Before a point is evaluated, its surplus is expected to be about e, as the surpluses around it one level above and
@@ -146,9 +148,11 @@ def interpolate(levels: Levels, places: Places, values: Floats, errors: Floats |
         places: the known points, as indices [points, dimensions] of the finest grid.
         values: of these points; NaN where it is not finite.
         errors: [points, draws]; default: none.
+        inflation: of each point, how many times as large as that of its errors its variance σ² may be; default: once.
     """
     dimensions = places.shape[1]
     errors = np.zeros((len(values), 1)) if errors is None else errors
+    inflation = np.ones(len(values)) if inflation is None else inflation
     of_level, known = levels.level_of(places), known_mask(levels, places)
     weight = np.ones(len(values))
     base = tuple(places[of_level == 0].T // levels.stride(0))
@@ -156,6 +160,7 @@ def interpolate(levels: Levels, places: Places, values: Floats, errors: Floats |
     filled[base], drawn[base] = values[of_level == 0], errors[of_level == 0]
     at_base = filled - _from_every_second(filled, dimensions)
     noise = np.square(drawn - _from_every_second(drawn, dimensions)).mean(axis=-1)
+    noise[base] *= inflation[of_level == 0]
     around = _typical_around(at_base, noise, np.isfinite(at_base), None)
     decay, opened, edges, is_open = FIRST_DECAY, list[Floats](), list[Mask](), np.ones(around.shape, np.bool_)
     for level in range(1, levels.finest + 1):
@@ -165,7 +170,7 @@ def interpolate(levels: Levels, places: Places, values: Floats, errors: Floats |
         own = np.flatnonzero(of_level == level)
         here = tuple(places[own].T // levels.stride(level))
         added, off = values[own] - filled[here], errors[own] - drawn[here]
-        variance = np.square(off).mean(axis=-1)
+        variance = np.square(off).mean(axis=-1) * inflation[own]
         scale = _at_points(_to_children(around))[here]
         decay = _measured_decay(added, variance, scale, decay)
         expected = decay * around

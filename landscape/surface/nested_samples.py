@@ -24,6 +24,7 @@ MOST_PREDICTORS = 32
 SAMPLES_PER_PREDICTOR = 12  # fewer would fit the coefficients to the noise
 MOST_UNSEEN = 25.0  # times as much variance as few samples show, at most
 MOST_LEVERAGE = 0.99  # of a sample on its own fit
+CAUTION = 3.0  # standard errors of a variance, by which it is taken to be larger
 RIDGE = 1e-3  # of each predictor's variance, so that equal predictors share a coefficient
 
 
@@ -53,11 +54,13 @@ class Means:
         errors: [points, draws]: draws of the errors of all points together, with the covariance that their common
             samples give them; of the finite population, so 0 where a point knows all samples.
         own: the variance of each point's error that is independent of the points by which it is corrected.
+        inflation: how many times as large it may be, as few samples with long tails underrate it; 1 or more.
     """
 
     mean: Floats
     errors: Floats
     own: Floats
+    inflation: Floats
 
     @property
     def stderr(self) -> Floats:
@@ -112,13 +115,14 @@ def estimate_means(
             the first that know more samples than itself are taken. Padded with −1.
     """
     points = len(preference)
-    mean, errors, own = np.zeros(points), np.zeros((points, draws)), np.zeros(points)
+    mean, errors, own, most = np.zeros(points), np.zeros((points, draws)), np.zeros(points), np.zeros(points)
     for number, term in enumerate(terms):
         one = _means_of_term(term, preference, between, depth, draws, number)
         mean += term.factor * one.mean
         errors += term.factor * one.errors
         own += term.factor**2 * one.own
-    return Means(mean, errors, own)
+        most += term.factor**2 * one.own * one.inflation
+    return Means(mean, errors, own, np.where(own > 0, most / np.where(own > 0, own, 1.0), 1.0))
 
 
 def _means_of_term(
@@ -127,7 +131,7 @@ def _means_of_term(
 ) -> Means:  # fmt: skip
     counts = np.array([len(rises) for rises in term.rises])
     points = len(counts)
-    mean, errors, own = np.zeros(points), np.zeros((points, draws)), np.zeros(points)
+    mean, errors, own, inflation = np.zeros(points), np.zeros((points, draws)), np.zeros(points), np.ones(points)
     signs = random_signs(int(counts.max(initial=0)), draws, number)
     spread = np.zeros(points)  # the variance of the rises that each point knows
     depth = np.zeros(points, np.int64) if depth is None else depth
@@ -162,9 +166,11 @@ def _means_of_term(
             unseen = np.ones(len(group))
         scale = unknown * np.sqrt(unseen)
         weighted = residual * weights
+        squares = np.square(weighted)
         errors[group] += scale[:, None] * _signed(weighted, signs)
-        own[group] += scale**2 * np.square(weighted).sum(axis=1)
-    return Means(mean, errors, own)
+        own[group] += scale**2 * squares.sum(axis=1)
+        inflation[group] = _inflation(squares)
+    return Means(mean, errors, own, inflation)
 
 
 def _groups(counts: NDArray[np.int64], depth: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
@@ -206,6 +212,20 @@ def _unseen_spread(beta: Floats, of_prefix: Floats, of_known: Floats) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(seen > 0, whole / seen, 1.0)
     return np.clip(ratio, 1.0, MOST_UNSEEN)
+
+
+def _inflation(squares: Floats) -> Floats:
+    """How many times as large as that of its samples the variance of each point may be.
+
+    A variance from n samples of kurtosis κ has the relative standard error √((κ − 1)/n).
+
+    Args:
+        squares: of the residuals [points, samples].
+    """
+    count = squares.shape[1]
+    total = np.maximum(np.square(squares.sum(axis=1)), 1e-300)
+    kurtosis = count * np.square(squares).sum(axis=1) / total
+    return np.asarray(1.0 + CAUTION * np.sqrt(np.maximum(kurtosis - 1.0, 0.0) / count))
 
 
 def _regress(predictors: Floats, centred: Floats, slots: NDArray[np.int64], weights: Floats) -> tuple[Floats, Floats]:

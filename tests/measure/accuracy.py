@@ -251,10 +251,18 @@ def beside_peers(
     return {"size": wanted, "seconds": seconds, "ratio": seconds / spent}
 
 
+def first_of(problem: Problem, count: int) -> list[torch.Tensor]:
+    """The inputs and the targets of the first samples."""
+    data = problem.data
+    if isinstance(data, tuple):
+        return [part[:count] for part in data]
+    return torch.utils.data.default_collate([data[number] for number in range(min(count, len(data)))])
+
+
 @torch.no_grad()
 def seconds_of_bare(problem: Problem, batch: int) -> float:
     """Seconds for one sample of forward passes with their losses, the least of three times."""
-    model, rows = problem.model.eval(), [part[:1024] for part in problem.data]
+    model, rows = problem.model.eval(), first_of(problem, 1024)
     times = []
     for _ in range(4):
         begun = time.perf_counter()

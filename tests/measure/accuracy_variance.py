@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from accuracy import NETWORKS, SHARED, job_of
+from accuracy import NETWORKS, SHARED, first_of, job_of
 from torch import nn
 
 from landscape.compute.plans import make_evaluator
@@ -113,7 +113,7 @@ def cost_of_slopes(problem: object) -> float:
     """Seconds for the loss and its slopes along two directions by forward mode, over those for the loss."""
     from torch.func import functional_call, jvp, vmap
 
-    model, inputs, targets = problem.model.eval(), *(part[:256] for part in problem.data)
+    model, inputs, targets = problem.model.eval(), *first_of(problem, 256)
     weights = {name: tensor.detach() for name, tensor in model.named_parameters()}
     rest = dict(model.named_buffers())
     tangents = {name: torch.randn(2, *tensor.shape) for name, tensor in weights.items()}
@@ -175,7 +175,7 @@ def main() -> None:
         )
 
     with torch.no_grad():
-        batch = tuple(part[: values.shape[1]] for part in problem.data)
+        batch = tuple(first_of(problem, values.shape[1]))
         at_origin = problem.observe(problem.model.eval(), batch)["loss"].double().numpy()
     strata = np.zeros(len(at_origin), int)
     for criterion in (at_origin, *slopes):

@@ -121,7 +121,8 @@ def test_far_less_is_evaluated_than_all_samples_at_all_points(at_four) -> None:
     assert int(known.sum()) == record.evaluations
     assert int((known > 0).sum()) == record.points
     assert ((known > 0) == (at_four.interpolated == 0)).all()
-    assert (known[::16, ::16] >= 256).all()
+    assert (known[::32, ::32] >= 256).all()
+    assert (known[::16, ::16] >= 32).all()
 
 
 def test_a_point_with_all_samples_has_their_mean(at_four) -> None:
@@ -196,7 +197,7 @@ def test_a_round_whose_document_is_lost_is_chosen_again(at_four, tmp_path) -> No
 
 
 def test_a_budget_ends_the_rounds_and_says_what_the_rest_would_cost(at_four, tmp_path) -> None:
-    most = 45_000
+    most = 12_000
     surface = compute(tmp_path / "run", "4%", budget=f"{most} evaluations")
     record = surface.record.accuracy
     assert record.stopped == "budget"
@@ -234,13 +235,13 @@ def test_an_absolute_accuracy_and_one_of_logarithms(tmp_path) -> None:
 
 def few() -> Problem:
     made = classes()
-    return Problem.supervised(made.model, tuple(part[:40] for part in made.data), nn.CrossEntropyLoss())
+    return Problem.supervised(made.model, tuple(part[:30] for part in made.data), nn.CrossEntropyLoss())
 
 
 def test_fewer_samples_than_a_block_are_all_known(tmp_path) -> None:
     surface = compute(tmp_path / "run", "2%", few)
     record = surface.record.accuracy
-    assert (record.most_samples, record.population, record.sampling) == (40, 40, 0.0)
+    assert (record.most_samples, record.population, record.sampling) == (30, 30, 0.0)
     assert record.reached <= 0.02
     assert not surface["loss_rise_stderr"].any()
 

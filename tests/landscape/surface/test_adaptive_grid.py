@@ -182,6 +182,19 @@ def test_noise_is_not_taken_for_surplus() -> None:
     assert np.isfinite(interpolate(levels, coarse, np.zeros(len(coarse))).values).all()
 
 
+def test_the_larger_a_variance_may_be_the_less_a_surplus_counts() -> None:
+    levels, draw = Levels((11, 11), 2), np.random.default_rng(5)
+    places = levels.places(1)
+    values, errors = draw.normal(size=len(places)), 0.3 * draw.normal(size=(len(places), 128))
+    plain, inflated = (
+        interpolate(levels, places, values, errors, np.full(len(places), factor)) for factor in (1.0, 9.0)
+    )
+    finer = levels.level_of(places) == 1
+    assert (inflated.weight[finer] <= plain.weight[finer]).all()
+    assert inflated.weight[finer].mean() < 0.8 * plain.weight[finer].mean()
+    assert (plain.weight[~finer] == 1).all()
+
+
 def test_every_cell_of_the_finest_grid_lies_in_one_open_cell() -> None:
     levels, draw = Levels((5, 5), 3), np.random.default_rng(3)
     places = levels.places(0)

@@ -61,6 +61,30 @@ def test_without_better_points_it_is_the_mean_and_its_standard_error() -> None:
     assert np.allclose(covariance, true, atol=0.12 * true.max())
 
 
+@pytest.mark.parametrize(("kind", "least"), [("normal", 0.92), ("lognormal", 0.6)])
+def test_the_variance_is_mostly_below_the_doubted_one(kind: str, least: float) -> None:
+    """The variance of all samples exceeds that of few of them by no more than their kurtosis says, most of the time."""
+    draw, within, plain = np.random.default_rng(3), 0, 0
+    for _ in range(200):
+        rises = population(draw, 20_000, kind)
+        found = estimate_means([nested(rises, [64] * POINTS, 20_000)], in_order())
+        true = rises.var(axis=1) / 64
+        within += int((true <= found.own * found.inflation).sum())
+        plain += int((true <= found.own).sum())
+        assert (found.inflation >= 1).all()
+    assert within > least * 200 * POINTS
+    assert plain < 0.6 * within
+
+
+def test_the_inflation_follows_from_the_kurtosis() -> None:
+    """Half the samples at ±1 have a kurtosis of 1, so their variance is known; one in a hundred at 10 has one of 98."""
+    even = np.tile([1.0, -1.0], 50)
+    rare = np.where(np.arange(100) == 0, 10.0, 0.0)
+    found = estimate_means([Known([even, rare], 1000)], np.full((2, 1), -1))
+    assert found.inflation[0] == pytest.approx(1.0)
+    assert found.inflation[1] == pytest.approx(1 + 3 * math.sqrt((98 - 1) / 100), rel=0.01)
+
+
 def test_equal_weights_are_no_weights_and_others_weigh() -> None:
     rises = population(np.random.default_rng(2), 300, "normal")
     known = nested(rises, [300, 200, 200, 100, 100, 100], 300)
