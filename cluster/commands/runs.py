@@ -453,9 +453,11 @@ def _name_options() -> Iterator[None]:
         yield
     except JobError as error:
         field, _, rest = str(error).partition(": ")
-        if field not in OPTION_NAMES:
+        of_job = field.removeprefix("landscapes.0.").partition(".")[0]
+        option = of_job if of_job in ("accuracy", "budget") else OPTION_NAMES.get(field)
+        if option is None:
             raise
-        raise type(error)(f"{OPTION_NAMES[field]}: {rest}") from error.__cause__
+        raise type(error)(f"{option}: {rest}") from error.__cause__
 
 
 def refine(

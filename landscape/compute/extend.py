@@ -229,7 +229,7 @@ def steps_left(run: str | Path, name: str, more: More) -> list[More]:
     store = _open_computed(open_run(run).path, name)
     asked = list(more.one_by_one())
     if not asked:
-        raise JobError("extend: needs at least one of samples, observable and range")
+        raise JobError("extend: needs at least one of samples, observable, range, accuracy and budget")
     return [step for step in asked if not _is_done(store, step)]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from landscape.compute import auto_range
 from landscape.compute.axes_and_paths import origin_remedy, target_remedy, without_zero
@@ -20,6 +21,7 @@ from landscape.compute.point_extras import convexity_cost, convexity_text, layer
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob, PreparedLandscape, kept_samples
 from landscape.compute.reproducibility import recorded_reference_point, why_not_compared
+from landscape.compute.rounds import shape_of
 from landscape.core.devices import cores, is_out_of_memory
 from landscape.core.errors import Interrupted, JobError, one_line
 from landscape.core.grid import tile_counts
@@ -290,7 +292,7 @@ def _plan_landscape(prepared: PreparedJob, landscape: PreparedLandscape) -> dict
         "path_points": 0 if landscape.level or landscape.path is None else 2 * len(landscape.path.step),
         "accuracy": None
         if landscape.record.accuracy is None
-        else _accuracy(landscape.record.accuracy, len(grid.names)),
+        else _accuracy(landscape.record.accuracy, len(grid.names), shape_of(prepared, landscape).ends),
         "paths": [] if landscape.path is None else _snapshots(landscape.path),
         "refined_points": _refined_points(prepared.job, landscape),
         "kept_bytes": bytes_of_losses(grid.points, kept),
@@ -298,13 +300,13 @@ def _plan_landscape(prepared: PreparedJob, landscape: PreparedLandscape) -> dict
     }
 
 
-def _accuracy(asked: AccuracyRecord, axes: int) -> dict[str, Any]:
+def _accuracy(asked: AccuracyRecord, axes: int, ends: NDArray[np.int64]) -> dict[str, Any]:
     """What is asked for, and what has been reached and is left, or the cost of the first pass."""
-    first = first_pass(axes, asked.population)
+    first = first_pass(axes, ends)
     text = f"points and samples are added until it is true to {asked.amount(asked.error)} on 95 % of the area"
     if asked.rounds:
         left = f"about {number_text(float(asked.expected_rest), 2)} more evaluations are left"
-        text += f"; so far {asked.text}; {left if asked.expected_rest else 'nothing is left'}"
+        text += f"; so far {asked.text}; {left if asked.expected_rest else asked.ending or 'nothing is left'}"
     else:
         text += (
             f"; the first pass costs {count_text(first)} evaluations, each of one sample at one point; what follows, "

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from landscape.compute.auto_range import RangeFinder, leave_range_open, with_found_range, with_range
@@ -388,7 +389,7 @@ def _refuse_small_budget(spec: Landscape, axes: int, blocks: Batching) -> None:
     """Refuse a budget that the first pass exceeds, without which nothing is known."""
     if spec.budget is None or spec.budget.evaluations is None:
         return
-    least = first_pass(axes, blocks.ends[-1])
+    least = first_pass(axes, np.array(blocks.ends))
     if spec.budget.evaluations < least:
         raise JobError(
             f"budget: must be at least {least} evaluations for landscape {quoted(spec.name)}, which its first pass "

@@ -39,7 +39,7 @@ from landscape.surface.refinement import from_stretches, new_points_per_tile
 log = logging.getLogger("landscape")
 
 
-USUAL_SAMPLES = 4096  # at each point of the coarsest level, about, where an accuracy is asked for
+USUAL_SAMPLES = 4096  # at each point of the first pass, about, where an accuracy is asked for
 WATCHED_EVALUATIONS = 4  # about: watching the layers at a point takes the time of so many forward passes
 
 

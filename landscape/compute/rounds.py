@@ -38,6 +38,7 @@ from landscape.problem.terms import PointSets
 from landscape.store.landscape import LandscapeStore
 from landscape.store.rounds import ItemValues, RoundPlan
 from landscape.surface.accuracy import (
+    FIRST,
     PILOT,
     KnownValues,
     NextRound,
@@ -365,13 +366,18 @@ class OpenRounds:
         return KnownValues(self._levels, np.array(places, np.int64), terms, shape.ends, log_of)
 
     def _pilot_loss(self) -> float | None:
-        """The loss at the origin over the samples of the first pass; None if no point knows it.
+        """The loss at the origin over the samples of the first pass; over its fewer samples at finer points if no
+        point of level 0 is finite; None if no point is.
 
         Raises:
             JobError: it is not positive, so that it has no logarithm.
         """
-        first = blocks_with(PILOT, self._shape.ends)
-        losses = (self._origin_loss(self._merged(items[:first])) for items in self._items_of if len(items) >= first)
+        losses = (
+            self._origin_loss(self._merged(items[:first]))
+            for first in (blocks_with(samples, self._shape.ends) for samples in (PILOT, FIRST))
+            for items in self._items_of
+            if len(items) >= first
+        )
         loss = next(filter(math.isfinite, losses), None)
         if loss is not None and loss <= 0:
             raise JobError(

@@ -40,9 +40,10 @@ from landscape.surface.refinement import Mask
 
 BASE = {1: 11, 2: 5, 3: 5}  # points per axis of level 0, by the number of axes
 FINEST = {1: 6, 2: 5, 3: 3}  # the last level
-# The level that is evaluated everywhere once the picture is fine: no canyon of a twentieth of the range stays unseen.
+# The level that is evaluated everywhere once the picture is fine: in a plane, canyons of a sixteenth of the range are
+# seen wherever they lie. On a line and in a volume it is that of the first pass.
 SCANNED = {1: 1, 2: 2, 3: 1}
-# Samples of level 0 in the first pass, and of a finer point at first, and of further blocks, at least.
+# Samples of level 0 in the first pass, of a finer point at first, in that pass too, and of further blocks, at least.
 PILOT, FIRST, STEP_OF_SAMPLES = 256, 32, 64
 # The share of the area in cells at the edge of what is not finite, which have no picture: above, they are refined.
 EDGES = 0.02
@@ -101,7 +102,9 @@ class KnownValues:
 
     @cached_property
     def base_shares(self) -> Shares:
-        """The shares of the points of level 0, from the first pass alone; points that are not finite come last."""
+        """The shares of the points of level 0, from the first pass alone; points that are not finite, or no longer,
+        come last.
+        """
         return _base_shares(self)
 
     @property
@@ -116,12 +119,12 @@ class KnownValues:
 
     @property
     def pilot(self) -> int:
-        """Samples of the first pass, from which shares follow."""
+        """Samples of level 0 in the first pass, from which shares follow."""
         return int(self.ends[blocks_with(PILOT, self.ends) - 1])
 
     @property
     def first_samples(self) -> int:
-        """Samples that a finer point is evaluated on first."""
+        """Samples that a finer point is evaluated on first, in the first pass too."""
         return int(self.ends[blocks_with(FIRST, self.ends) - 1])
 
     def first(self, counts: NDArray[np.int64]) -> list[Known]:
@@ -140,7 +143,7 @@ class Picture:
         known: the values that it is made from.
         rise, stderr, interpolation: over the finest grid: the rise, its standard error from the samples, and the
             expected largest error of interpolation; NaN where a point beside is not finite.
-        relief: P95 − P5 of the rise after the first pass, or of log10 of the loss.
+        relief: P95 − P5 of the rise after the first pass, or of log10 of the loss, where the loss is still finite.
         error: the error that 95 per cent of the area do not exceed, at 95 per cent confidence, in units of `relief`'s.
         sampling, between: its two parts, each alone.
         means: of the rise at every known point.
@@ -197,10 +200,9 @@ def first_round(levels: Levels, ends: NDArray[np.int64]) -> NextRound:
     )
 
 
-def first_pass(axes: int, samples: int) -> int:
-    """The evaluations of the first pass over so many samples."""
-    base, points = (math.prod(levels_of(axes).shape(level)) for level in (0, 1))
-    return base * min(PILOT, samples) + (points - base) * min(FIRST, samples)
+def first_pass(axes: int, ends: NDArray[np.int64]) -> int:
+    """The evaluations of the first pass over blocks that end so."""
+    return evaluations_of(first_round(levels_of(axes), ends), ends)
 
 
 def judge(known: KnownValues) -> Picture:
@@ -273,7 +275,8 @@ def next_round(picture: Picture) -> NextRound:
         if len(new) or (best.counts > counts).any():
             return _items(known, best.counts, new)
         wanted *= STEP
-    return NextRound(known.places[:0], np.empty(0, np.int64))
+    # Without an error, only edges of what is not finite may be left.
+    return _items(known, counts, points_in_cells(known.levels, picture.wide_edges, known.places))
 
 
 @dataclass(frozen=True)
@@ -438,7 +441,7 @@ class _AllShares:
         now = self._spread(before)
         if not (now > 0 and wanted.any()):
             return before
-        first, population = self.known.pilot / float(self.share.max()), self.known.population
+        first, population = self.known.first_samples / float(self.share.max()), self.known.population
         steps = math.ceil(8 * math.log2(population / (first * float(self.share[wanted].min())))) + 1
 
         def counts_after(step: int) -> NDArray[np.int64]:

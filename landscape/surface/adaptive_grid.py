@@ -171,7 +171,7 @@ def interpolate(
         here = tuple(places[own].T // levels.stride(level))
         added, off = values[own] - filled[here], errors[own] - drawn[here]
         variance = np.square(off).mean(axis=-1) * inflation[own]
-        scale = _at_points(_to_children(around))[here]
+        scale = _at_points(_to_children(np.where(is_open, around, 0.0)))[here]
         decay = _measured_decay(added, variance, scale, decay)
         expected = decay * around
         refined = _refined(known[window]) & is_open

@@ -216,7 +216,7 @@ class AccuracyRecord:
 
     @property
     def ending(self) -> str:
-        """Why the rounds ended and what the rest would cost; '' if the accuracy is reached, or rounds go on."""
+        """Why the rounds ended and what the rest would cost; '' if they go on, or it is reached."""
         rest = f"about {number_text(float(self.rest), 2)} more evaluations would reach {self.amount(self.error)}"
         if self.is_reached:
             rest = "the edge of what is not finite would become narrower"

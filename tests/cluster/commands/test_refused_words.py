@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from landscape import run
+from landscape import Job, run
 from landscape.job.reading import read_job
 
 REFUSED = [
-    ("extend", ["plane"], 2, "extend: needs at least one of samples, observable and range"),
+    ("extend", ["plane"], 2, "extend: needs at least one of samples, observable, range, accuracy and budget"),
     ("extend", ["plane", "--samples", "1.5"], 2, "must be a whole number"),
     ("extend", ["plane", "--samples", "0"], 2, "samples: must be a whole number from 1 on, not 0"),
     ("extend", ["plane", "--samples", "5"], 2, "samples: must be more than the 12 of landscape 'plane', not 5"),
@@ -65,3 +65,37 @@ def test_what_cannot_be_done_is_told_in_two_lines_and_changes_nothing(place, cal
     assert "num_samples:" not in ended.err, "options are called as they are given"
     assert ended.err.count("\n") <= 2
     assert files(place) == before
+
+
+PROBLEM = """
+import torch
+from torch import nn
+from landscape import Problem
+
+
+def problem():
+    torch.manual_seed(0)
+    data = torch.randn(20, 3), torch.randn(20, 2)
+    return Problem.supervised(nn.Linear(3, 2), data, nn.MSELoss())
+"""
+
+
+@pytest.fixture(scope="module")
+def accurate(tmp_path_factory) -> Path:
+    """A run of a plane with an accuracy."""
+    folder = tmp_path_factory.mktemp("accurate")
+    (folder / "linear.py").write_text(PROBLEM)
+    spec = {"name": "plane", "range": [-1, 1], "accuracy": "20%"}
+    return Path(run(Job(run=str(folder / "run"), problem="linear:problem", landscapes=[spec]).in_folder(folder)).path)
+
+
+@pytest.mark.parametrize(("option", "value"), [
+    ("accuracy", "foo"), ("accuracy", "0%"), ("budget", "foo"), ("budget", "0 evaluations"), ("budget", "-5 min"),
+])  # fmt: skip
+def test_options_of_an_accuracy_are_named_as_they_are_given(accurate, call, option: str, value: str) -> None:
+    before = files(accurate)
+    ended = call("extend", accurate, "plane", f"--{option}={value}", "--serial")
+    assert (ended.code, ended.out) == (2, "")
+    assert f"{option}: " in ended.err
+    assert "landscapes.0" not in ended.err
+    assert files(accurate) == before

@@ -19,6 +19,9 @@ from landscape import Job, Problem, extend, open_run, refine, run
 from landscape.analysis.quantised import compare_landscapes, sides_of
 from landscape.compute import serial
 from landscape.core.errors import Interrupted, JobError
+from landscape.evaluation.feed import growing_blocks
+from landscape.surface.accuracy import KnownValues, first_pass, first_round, judge, levels_of, next_round
+from landscape.surface.nested_samples import Known
 from landscape.surface.surface import Surface
 
 SAMPLES = 600
@@ -165,6 +168,15 @@ def test_the_edge_of_what_is_not_finite_is_narrowed(tmp_path) -> None:
     assert surface.record.accuracy.evaluations > known.sum()  # points that are not finite cost as much as others
 
 
+def test_where_only_the_origin_is_finite_the_edges_are_narrowed_around_it(tmp_path) -> None:
+    surface = compute(tmp_path / "run", "20%", changed(lambda model, losses: losses.where(bias(model) < 0.3, np.inf)))
+    record = surface.record.accuracy
+    assert np.isfinite(surface.loss).sum() > 1
+    assert record.relief == 0
+    assert (record.reached, record.stopped) == (None, "exhausted")
+    assert "a smaller range" in record.ending
+
+
 def test_logarithms_need_a_positive_loss_at_the_origin(tmp_path) -> None:
     with pytest.raises(JobError, match="log needs a positive loss at the origin, not -"):
         compute(tmp_path / "run", {"error": 0.1, "scale": "log"}, changed(lambda model, losses: losses - 9.0))
@@ -208,6 +220,33 @@ def test_refinement_is_refused_and_leaves_nothing(settled, copy) -> None:
     with pytest.raises(JobError, match="cannot be refined: it has an accuracy"):
         refine(copy, "a", factor=2, problem=squares)
     assert not (copy / "landscapes.zarr" / "a" / "levels").exists()
+
+
+def test_a_first_pass_counts_whole_blocks() -> None:
+    """Where the data cuts the batches, a block may have more samples than a pilot needs."""
+    assert first_pass(2, np.array([100, 200, 300, 400])) == 25 * 300 + 56 * 100
+    assert first_pass(1, np.array([32, 64, 256, 512])) == 11 * 256 + 10 * 32
+    assert first_pass(3, np.array([20])) == 9**3 * 20
+
+
+@pytest.mark.parametrize("population", [200, 257, 3000])
+def test_samples_are_added_only_where_their_error_matters(population: int) -> None:
+    """The error is of interpolation alone, so that no known point needs more samples."""
+    levels, draw = levels_of(2), np.random.default_rng(0)
+    ends = np.array([end for _, end in growing_blocks(population)])
+    items = first_round(levels, ends)
+    places = np.concatenate([levels.places(0), levels.places(1)])
+    places = places[np.sort(np.unique(places, axis=0, return_index=True)[1])]
+    counts = [ends[items.blocks[(items.places == place).all(axis=1)].max()] for place in places]
+    x = places / 64 - 1.0
+    height = np.sin(9 * x[:, 0]) * np.cos(7 * x[:, 1])
+    slopes = draw.normal(size=(2, population)) * 1e-4
+    rises = [h + (point @ slopes)[:count] for h, point, count in zip(height, x, counts, strict=True)]
+    picture = judge(KnownValues(levels, places, [Known(rises, population)], ends))
+    assert picture.between > 100 * picture.sampling
+    following = next_round(picture)
+    assert len(following.places)
+    assert not (following.places[:, None] == places[None]).all(axis=2).any()
 
 
 def test_two_accuracies_and_a_grid_of_all_samples_in_one_run(tmp_path) -> None:
