@@ -222,7 +222,7 @@ def judge(known: KnownValues) -> Picture:
     relief = _relief(known, preference)
 
     def stated(fields: Floats) -> float:
-        if not shown.any():
+        if np.count_nonzero(known.counts) < 2:
             return math.inf
         off = np.ascontiguousarray(np.abs(fields[shown], dtype=np.float32).T)  # rows of one draw, half as wide: quicker
         rank = math.ceil(INSIDE / 100 * (off.shape[1] - 1))
@@ -262,7 +262,7 @@ def next_round(picture: Picture) -> NextRound:
     The step is shared between samples and interpolation in the way that costs least.
     """
     known, counts = picture.known, picture.known.counts
-    if not math.isfinite(picture.error):  # no value is finite
+    if not math.isfinite(picture.error):  # less than two values are finite
         return NextRound(known.places[:0], np.empty(0, np.int64))
     shares = _shares(picture)
     wanted = STEP * picture.error

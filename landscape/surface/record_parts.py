@@ -223,7 +223,7 @@ class AccuracyRecord:
         if self.stopped == "budget":
             return f"ended by its budget; {rest}"
         if self.stopped == "exhausted" and self.reached is None:
-            return "no point of the first pass has a finite loss; choose a smaller range"
+            return "less than two points of the first pass have a finite loss; choose a smaller range"
         if self.stopped == "exhausted":
             return "every point of the finest grid that matters knows all samples; a finer grid would be truer"
         return f"ended as parts were given up; {rest}" if self.stopped == "given up" else ""
