@@ -414,7 +414,6 @@ def extend(
         Show what it costs, step by step where several things are asked for, and write nothing.
     """
     who.check()
-    from cluster.commands.planning import extension_text, plan_extension
     from cluster.runtime.status import run_status, status_text
     from landscape.compute.extend import BY_ROUNDS, More, steps_left, truer_job
     from landscape.compute.extend import extend as extend_landscape
@@ -427,6 +426,8 @@ def extend(
         more = More(samples, tuple(observable or ()), None if range is None else ranges_in(range))
         steps = [] if by_rounds else steps_left(run, name, more)
         if plan:
+            from cluster.commands.planning import extension_text, plan_extension
+
             with divert_stdout():
                 if by_rounds:
                     planned = plan_job(truer_job(run, name, accuracy, budget, callback.problem, folder), who.workers)

@@ -62,7 +62,7 @@ def test_without_better_points_it_is_the_mean_and_its_standard_error() -> None:
 
 
 @pytest.mark.parametrize(("kind", "least"), [("normal", 0.92), ("lognormal", 0.6)])
-def test_the_variance_is_mostly_below_the_doubted_one(kind: str, least: float) -> None:
+def test_the_variance_is_mostly_below_the_inflated_one(kind: str, least: float) -> None:
     """The variance of all samples exceeds that of few of them by no more than their kurtosis says, most of the time."""
     draw, within, plain = np.random.default_rng(3), 0, 0
     for _ in range(200):
