@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pickle
@@ -19,17 +18,14 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
-from landscape.core.errors import JobError, NotRetried
-from landscape.job.directions.base import DirectionTensors, SeededDirection
-from landscape.job.directions.kinds import seeded
-from landscape.model.parameters import ParameterInfo, State, direction_digest
+from landscape.core.errors import JobError
+from landscape.job.directions.random import DrawnTensors
+from landscape.model.parameters import State
 from landscape.problem.batches import Batch, Samples, TensorSamples, empty_like, fill_structure, tensors_of
 from landscape.problem.collated import Collated, PickledItems, WholeBatches, pickle_items
 from landscape.problem.disk_buffer import TensorFiles, map_rows
 from landscape.problem.sources import collate_of
 from landscape.problem.terms import PointSets, Problem
-
-SEEDED_BYTES = 1 << 30  # a random direction above it travels as its seed, as it is kept in the store
 
 
 @dataclass(frozen=True)
@@ -67,70 +63,14 @@ def unpack_state(state: Mapping[str, SharedTensor]) -> dict[str, torch.Tensor]:
     return {name: unpack(packed) for name, packed in state.items()}
 
 
-@dataclass(frozen=True)
-class SeededTensors:
-    """A random direction as its seed and rule, with the digest of the tensors that must come out.
-
-    A norm is a sum, which rounds differently when another number of threads share it; so the driver's number travels.
-    """
-
-    spec: SeededDirection
-    digest: str
-    threads: int
+def pack_direction(direction: State) -> Mapping[str, SharedTensor] | DrawnTensors:
+    """A direction as packed tensors; one that is drawn when it is needed travels as its seed and its scales."""
+    return direction if isinstance(direction, DrawnTensors) else pack_state(direction)
 
 
-class OtherDirection(NotRetried):
-    """This machine draws another direction from the same seed."""
-
-
-def pack_directions(
-    directions: Sequence[DirectionTensors], at_most: int | None = None
-) -> list[Mapping[str, SharedTensor] | SeededTensors]:
-    """The directions as tensors; random ones of more than `at_most` bytes as their seeds."""
-    at_most = SEEDED_BYTES if at_most is None else at_most
-    return [_pack_direction(direction, at_most) for direction in directions]
-
-
-def _pack_direction(direction: DirectionTensors, at_most: int) -> Mapping[str, SharedTensor] | SeededTensors:
-    spec = seeded(direction.attributes) if _size(direction.tensors) > at_most else None
-    if spec is None:
-        return pack_state(direction.tensors)
-    return SeededTensors(spec, direction.record.digest, torch.get_num_threads())
-
-
-@contextlib.contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _size(state: State) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
-
-
-def unpack_direction(
-    packed: Mapping[str, SharedTensor] | SeededTensors, origin: State, parameters: Sequence[ParameterInfo]
-) -> State:
-    """The direction's tensors, drawn anew where it travelled as its seed.
-
-    Raises:
-        OtherDirection: what is drawn here is not what the driver has.
-    """
-    if not isinstance(packed, SeededTensors):
-        return unpack_state(packed)
-    spec = packed.spec
-    with _threads(packed.threads):
-        drawn = spec.draw(origin, parameters)
-    if direction_digest(drawn) == packed.digest:
-        return drawn
-    raise OtherDirection(
-        f"directions: seed {spec.seed} gives another direction on a worker than on the driver (torch "
-        f"{torch.__version__} here); give both the same versions, or supply the direction as a file"
-    )
+def unpack_direction(packed: Mapping[str, SharedTensor] | DrawnTensors) -> State:
+    """The direction that `pack_direction` packed."""
+    return packed if isinstance(packed, DrawnTensors) else unpack_state(packed)
 
 
 @dataclass(frozen=True)

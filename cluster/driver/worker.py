@@ -15,7 +15,6 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 from cluster.driver.transfer import (
     PackedItems,
     SamplePieces,
-    SeededTensors,
     SharedPoints,
     SharedTensor,
     gather,
@@ -44,7 +43,7 @@ from landscape.evaluation.reduction import Before
 from landscape.evaluation.tuning.choices import KeptChoices
 from landscape.evaluation.tuning.search import TuningRequest
 from landscape.evaluation.tuning.trials import Trials
-from landscape.model.parameters import describe_parameters
+from landscape.job.directions.random import DrawnTensors
 from landscape.problem.batches import Samples, TensorSamples
 from landscape.problem.callback import load_problem
 from landscape.problem.collated import PickledItems
@@ -66,7 +65,7 @@ class LandscapeInputs:
 
     name: str
     origin: Mapping[str, SharedTensor]
-    directions: Sequence[Mapping[str, SharedTensor] | SeededTensors]
+    directions: Sequence[Mapping[str, SharedTensor] | DrawnTensors]
     grid: Grid
     plan: Plan
     check: tuple[float, ...] | None = None
@@ -155,7 +154,6 @@ class Worker:
                 os.chdir(self._source.folder)
             problem = load_problem(callback, self._source.folder, self._source.network)
             self._model, self._observe = problem.model, problem.observe
-            self._parameters = describe_parameters(problem.model)
             self._samples: Samples = receive_samples(self._samples_reference, problem, self._fetch)
             self._look()
         except Exception as error:
@@ -241,9 +239,7 @@ class Worker:
             if self._evaluator is not None and self._evaluator.plan != self._inputs.plan:
                 self._evaluator = None  # before the new one, as the device may hold model and samples only once
             origin = unpack_state(self._inputs.origin)
-            directions = [
-                unpack_direction(direction, origin, self._parameters) for direction in self._inputs.directions
-            ]
+            directions = [unpack_direction(direction) for direction in self._inputs.directions]
             if self._evaluator is None:
                 self._evaluator = Evaluator(
                     self._model, self._samples, self._observe, self._inputs.plan, self._device, origin, directions

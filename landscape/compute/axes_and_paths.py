@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from landscape.core.grid import (
 from landscape.core.validation import MAX_SIZE
 from landscape.job.directions.base import DirectionSpec, DirectionTensors, Range, RunPath
 from landscape.job.directions.plane import PcaDirection, PlaneDirection
+from landscape.job.directions.random import DRAWN_BYTES, DrawnTensors
 from landscape.job.directions.tensors import (
     PrincipalComponents,
     cosines,
@@ -39,6 +41,7 @@ from landscape.surface.record import plain
 from landscape.surface.record_entries import PathRecord
 from landscape.surface.record_parts import AxisRecord
 
+FLOAT32 = 4  # bytes
 PATH_MARGIN = 0.2  # the axes run 20 % beyond the path on each side, as in MindInsight
 
 
@@ -131,11 +134,17 @@ def fit_range(coordinates: np.ndarray) -> Range:
 
 
 def make_axes(context: LandscapeContext, stored: LandscapeStore | None) -> tuple[DirectionTensors, ...]:
-    """The tensors and the record of every axis; of a landscape on disk, the stored ones."""
+    """The tensors and the record of every axis; of a landscape on disk, the stored ones.
+
+    Random directions are held as tensors, unless all directions together take more than DRAWN_BYTES.
+    """
     kept = stored.directions() if stored else None
     axes = []
+    size = FLOAT32 * sum(math.prod(info.shape) for info in context.infos) * len(context.axes)
     for k, spec in enumerate(context.axes):
         tensors = kept[k] if kept else spec.make(context)
+        if size <= DRAWN_BYTES:
+            tensors = dict(tensors)
         recorded = stored.arrays[stored.arrays.axis_names[k]].attributes if stored and spec.is_costly else None
         axes.append(DirectionTensors(tensors, _describe(spec, tensors, context, recorded)))
     return tuple(axes)
@@ -146,12 +155,15 @@ def _describe(
 ) -> dict[str, Any]:
     """The record of an axis: an existing one with the digest of these tensors, else a new one."""
     if recorded is not None:
-        return {**recorded, "digest": direction_digest(tensors)}
+        return {**recorded, "digest": _digest(tensors)}
     fields = spec.model_dump(mode="json")
-    record = AxisRecord(
-        kind=fields["kind"], norm=norm(tensors), label=spec.label(context), digest=direction_digest(tensors)
-    )
+    record = AxisRecord(kind=fields["kind"], norm=norm(tensors), label=spec.label(context), digest=_digest(tensors))
     return {**fields, **plain(record), **spec.attributes(context)}
+
+
+def _digest(tensors: State) -> str:
+    """The digest of a direction: of its tensors, or of what they are drawn from."""
+    return tensors.digest() if isinstance(tensors, DrawnTensors) else direction_digest(tensors)
 
 
 def check_tile(job: Job, grid: Grid) -> None:

@@ -362,8 +362,111 @@ def filter_unview(rows: Tensor, info: ParameterInfo) -> Tensor:
     return grouped.reshape(info.shape).contiguous()
 
 
-def scale_to_filters(direction: Tensor, weight: Tensor, info: ParameterInfo) -> Tensor:
-    """Filter normalisation: d_f ← d_f · ‖w_f‖ / (‖d_f‖ + 1e-10) for every output filter f (Li et al. 2018, §4)."""
-    rows, weights = filter_view(direction.double(), info), filter_view(weight.double(), info)
-    scale = weights.norm(dim=1, keepdim=True) / (rows.norm(dim=1, keepdim=True) + EPSILON)
-    return filter_unview(rows * scale, info)
+@dataclass(frozen=True)
+class FilterScales:
+    """A factor for every filter of one parameter, in the layout of the parameter as a matrix [rows, columns].
+
+    The columns are all dimensions after the first; after the second, if the first counts experts. Row r has the factors
+    `table[r // period]`: one for each column, or one for all of them.
+
+    Attributes:
+        table: float32 [⌈rows / period⌉, columns or 1].
+    """
+
+    rows: int
+    columns: int
+    table: Tensor
+    period: int = 1
+
+    @classmethod
+    def uniform(cls, info: ParameterInfo, factor: float) -> FilterScales:
+        """The same factor for all filters."""
+        rows, columns = _matrix_of(info)
+        return cls(rows, columns, torch.tensor([[factor]], dtype=torch.float32), max(rows, 1))
+
+    @classmethod
+    def of(cls, info: ParameterInfo, factors: Tensor) -> FilterScales:
+        """The scales with these factors [filters], in the order of `filter_view`."""
+        rows, columns = _matrix_of(info)
+        factors = factors.float()
+        if info.experts == "input first" and len(info.shape) == 3:
+            return cls(rows, columns, factors.view(info.shape[0], columns), info.shape[1])
+        if info.transposed_groups:
+            groups = info.transposed_groups
+            table = factors.view(groups, info.shape[1], 1).expand(-1, -1, columns // info.shape[1])
+            return cls(rows, columns, table.reshape(groups, columns), rows // groups)
+        return cls(rows, columns, factors.view(-1, 1))
+
+    def rectangle(self, rows: range, columns: range, device: torch.device | str = "cpu") -> Tensor:
+        """The factors of a part of the matrix, to multiply it with: [rows or 1, columns or 1]."""
+        first, last = rows.start // self.period, (rows.stop - 1) // self.period
+        table = self.table[first : last + 1]
+        if table.shape[1] > 1:
+            table = table[:, columns.start : columns.stop]
+        if self.period > 1 and last > first:
+            places = torch.arange(rows.start, rows.stop) // self.period - first
+            table = table.index_select(0, places)
+        return table.to(device)
+
+    def times(self, tensor: Tensor) -> Tensor:
+        """The tensor with its filters multiplied by their factors, float32."""
+        whole = self.rectangle(range(self.rows), range(self.columns))
+        return (tensor.float().reshape(self.rows, self.columns) * whole).view(tensor.shape)
+
+
+def _matrix_of(info: ParameterInfo) -> tuple[int, int]:
+    """The rows and columns of a parameter as the matrix of `FilterScales`."""
+    leading = min(len(info.shape), 2 if info.experts else 1)
+    return math.prod(info.shape[:leading]), math.prod(info.shape[leading:])
+
+
+AT_ONCE = 1 << 20  # numbers of which the squares are in memory, if a filter has no more
+
+
+def filter_squares(tensor: Tensor, info: ParameterInfo) -> Tensor:
+    """Σ x² over every output filter, float64 [filters], in an order that depends on the filter's size alone.
+
+    The second half of the squares is added to the first half until one is left, so that neither the number of threads
+    nor the instructions of a processor change the sum.
+    """
+    rows = filter_view(tensor, info)
+    at_once = max(1, AT_ONCE // max(1, rows.shape[1]))
+    return torch.cat([_halved(piece.to(torch.float64, copy=True).square_()) for piece in torch.split(rows, at_once)])
+
+
+def _halved(rows: Tensor) -> Tensor:
+    """The sum of every row [rows, n] → [rows]; the rows are overwritten."""
+    count = rows.shape[1]
+    while count > 1:
+        half = (count + 1) // 2
+        rows[:, : count - half] += rows[:, half:count]
+        count = half
+    return rows[:, 0].clone() if rows.shape[1] else rows.new_zeros(len(rows))
+
+
+def filter_scales(
+    direction: State, origin: State, infos: Sequence[ParameterInfo], normalise: Literal["filter", "layer", "model"]
+) -> dict[str, FilterScales]:
+    """The factors that scale a direction d to the weights w of the origin (Li et al. 2018, §4).
+
+    filter: ‖w_f‖/(‖d_f‖+ε) for every output filter f · layer: the same for a tensor · model: the same for all tensors.
+    ε = 1e-10, so zero weights give a zero direction and never NaN. They are computed in float64, tensor by tensor, and
+    rounded to float32.
+
+    Args:
+        infos: the parameters that the direction moves.
+    """
+
+    def norms(state: State, info: ParameterInfo) -> Tensor:
+        squares = filter_squares(state[info.name], info)
+        return (squares if normalise == "filter" else squares.new_tensor([math.fsum(squares.tolist())])).sqrt()
+
+    if normalise == "model":
+        whole, own = (
+            math.sqrt(math.fsum(float(norms(state, info)) ** 2 for info in infos)) for state in (origin, direction)
+        )
+        return {info.name: FilterScales.uniform(info, whole / (own + EPSILON)) for info in infos}
+    ratios = {info: norms(origin, info) / (norms(direction, info) + EPSILON) for info in infos}
+    if normalise == "layer":
+        return {info.name: FilterScales.uniform(info, float(ratio)) for info, ratio in ratios.items()}
+    return {info.name: FilterScales.of(info, factors) for info, factors in ratios.items()}

@@ -17,9 +17,9 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from landscape.core.errors import quoted
 from landscape.core.grid import Floats, Grid, Index, tile_at
 from landscape.core.validation import RepeatedKey, parse_json
-from landscape.job.directions.kinds import is_seeded
+from landscape.job.directions.random import DrawnTensors
 from landscape.model.run_files import depth_exceeds
-from landscape.surface.record import parse_axis, plain
+from landscape.surface.record import plain
 from landscape.surface.record_entries import PathRecord
 from landscape.surface.surface import (
     INTERPOLATED,
@@ -213,7 +213,6 @@ def _codecs(value: Any, dtype: str) -> tuple[int | None, bool]:
 # ----------------------------------------------------------------------------------------------------
 
 SCHEMA_VERSION = 1
-DIRECTION_BYTES = 1 << 30  # a larger random direction is stored as its seed and digest alone
 DIRECTION_CHUNK = 1 << 24
 # Names in the documents of the arrays.
 LAYOUT, STORED = "layout", "stored"  # of `directions`: the places of the parameters, and which rows are written
@@ -415,14 +414,13 @@ def _make_empty(
 def make_directions(group: zarr.Group, new: NewArrays) -> None:
     """Create the array of the directions, one row of all parameters per axis, and write the stored rows.
 
-    If all directions take more than DIRECTION_BYTES, seeded ones are not stored, but drawn again from their seeds.
+    Tensors that are drawn when they are asked for are not stored: their seed is in the attributes of the axis.
     """
     from landscape.model.parameters import flatten  # needs torch
 
     directions, layout = new.directions, new.layout
     size = sum(int(np.prod(place["shape"], dtype=np.int64)) for place in layout)
-    fits = 4 * size * len(directions) <= DIRECTION_BYTES
-    stored = [fits or not is_seeded(parse_axis(axis)[0].kind) for axis in new.axes]
+    stored = [not isinstance(direction, DrawnTensors) for direction in directions]
     array = group.create_array(
         "directions", shape=(len(directions), size), chunks=(1, min(max(size, 1), DIRECTION_CHUNK)), dtype=np.float32,
         fill_value=0.0, compressors=[Crc32cCodec()], dimension_names=("axis", "parameter"),

@@ -286,7 +286,7 @@ ERROR_DRAWS, ERROR_RISE = 16, 0.1  # Jiang et al. 2020: the error may rise by 0.
 FIRST_NOISE, DOUBLINGS, HALVINGS = 0.1, 7, 6
 
 
-def gaussian(origin: State, infos: Sequence[ParameterInfo], seed: int) -> dict[str, Tensor]:
+def gaussian(origin: State, infos: Sequence[ParameterInfo], seed: int) -> State:
     """δ ~ N(0, I) over the trainable parameters."""
     return random_direction(origin, infos, seed, "none", ())
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar
 
-from landscape.core.validation import Frozen, Seed
+from landscape.core.validation import Frozen
 from landscape.surface.record import parse_axis
 from landscape.surface.record_parts import AxisRecord
 
@@ -111,7 +111,7 @@ class DirectionSpec(Frozen, ABC):
         return self.model_dump(mode="json")
 
     @abstractmethod
-    def make(self, context: Context) -> dict[str, Tensor]:
+    def make(self, context: Context) -> State:
         """The direction: a float32 tensor per name that moves, in the shape of the model's.
 
         Raises:
@@ -125,28 +125,6 @@ class DirectionSpec(Frozen, ABC):
     def attributes(self, context: Context) -> dict[str, Any]:
         """The record of the axis beside specification, norm, label and digest."""
         return {}
-
-
-class SeededDirection(DirectionSpec):
-    """A direction that is drawn from a seed, and possibly scaled to the origin.
-
-    A large one is stored and sent as its fields and the digest of its tensors, and drawn again from the fields.
-    """
-
-    seed: Seed | None = None
-    """Of the Gaussian draw; default: 1 on the first axis, 2 on the second, 3 on the third."""
-
-    def on_axis(self, axis: int) -> Self:
-        """The direction with the seed of its axis, 1 on the first, if the job gives none."""
-        return self if self.seed is not None else self.model_copy(update={"seed": axis + 1})
-
-    @abstractmethod
-    def draw(self, origin: State, infos: Sequence[ParameterInfo]) -> dict[str, Tensor]:
-        """The direction, from the seed, the origin and the parameters alone: the same bits every time."""
-
-    def make(self, context: Context) -> dict[str, Tensor]:
-        """The direction, drawn for the origin of the landscape."""
-        return self.draw(context.origin, context.infos)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -257,12 +235,8 @@ class Context(Protocol):
 # ----------------------------------------------------------------------------------------------------
 # Options of several kinds: how a direction is scaled to the weights, and which parameters it does not move.
 
-# `tensors.normalise_direction` computes them. `TENSOR_BY_TENSOR` names those whose formula takes one tensor at a time:
-# a large direction is then scaled without a float64 copy of the whole.
-Normalise = Literal["filter", "layer", "model", "none"]
-TENSOR_BY_TENSOR: tuple[Normalise, ...] = ("filter", "layer", "none")
+Normalise = Literal["filter", "layer", "model", "none"]  # `landscape.model.parameters.filter_scales` computes them
 Ignored = Literal["bias", "norm"]
-Numbers = Literal["float32", "bfloat16"]
 DEFAULT_IGNORE: tuple[Ignored, ...] = ("bias", "norm")  # of random directions, as in Li et al. 2018
 
 

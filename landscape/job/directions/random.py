@@ -2,46 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import SerializerFunctionWrapHandler, model_serializer
-
-from landscape.job.directions.base import (
-    DEFAULT_IGNORE,
-    TENSOR_BY_TENSOR,
-    Ignored,
-    Normalise,
-    Numbers,
-    SeededDirection,
-    scaling_label,
-)
+from landscape.core.validation import Seed
+from landscape.job.directions.base import DEFAULT_IGNORE, DirectionSpec, Ignored, Normalise, scaling_label
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from landscape.job.directions.base import Context
-    from landscape.model.parameters import ParameterInfo, State
+    from landscape.model.parameters import FilterScales, ParameterInfo, State
+
+Generator = Literal["counter"]
+DRAWN_BYTES = 1 << 30  # if all directions together are larger, random ones are drawn whenever they are needed
 
 
-class RandomDirection(SeededDirection):
+class RandomDirection(DirectionSpec):
     """A Gaussian direction drawn from `seed`, scaled to the weights as `normalise` says (Li et al. 2018)."""
 
     kind: Literal["random"] = "random"
+    seed: Seed | None = None
+    """Of the Gaussian draw; default: 1 on the first axis, 2 on the second, 3 on the third."""
     normalise: Normalise = "filter"
     """Scale each filter, each layer or the whole direction to the norm of the weights there, or leave it as drawn."""
     ignore: tuple[Ignored, ...] = DEFAULT_IGNORE
     """What does not move: biases, normalisation layers."""
-    numbers: Numbers = "float32"
-    """The type that its numbers are rounded to. In bfloat16 it takes 2 bytes a weight beside weights in bfloat16."""
+    generator: Generator = "counter"
+    """What the numbers are drawn by: a counter, see `landscape.core.normal_numbers`. It is recorded."""
 
-    @model_serializer(mode="wrap")
-    def _without_default(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out `numbers` where it is the default: landscapes and jobs were recorded without it."""
-        fields: dict[str, Any] = serialise(self)
-        return {name: value for name, value in fields.items() if (name, value) != ("numbers", "float32")}
+    def on_axis(self, axis: int) -> RandomDirection:
+        """The direction with the seed of its axis, 1 on the first, if the job gives none."""
+        return self if self.seed is not None else self.model_copy(update={"seed": axis + 1})
 
-    def draw(self, origin: State, infos: Sequence[ParameterInfo]) -> dict[str, Tensor]:
+    def make(self, context: Context) -> State:
+        """The direction, drawn for the origin of the landscape."""
+        return self.draw(context.origin, context.infos)
+
+    def draw(self, origin: State, infos: Sequence[ParameterInfo]) -> DrawnTensors:
         """The Gaussian direction of the seed, scaled to the origin.
 
         Raises:
@@ -49,12 +50,51 @@ class RandomDirection(SeededDirection):
         """
         if self.seed is None:
             raise ValueError("seed: must be given, or filled in by `on_axis`, before a direction is drawn")
-        return random_direction(origin, infos, self.seed, self.normalise, self.ignore, self.numbers)
+        return random_direction(origin, infos, self.seed, self.normalise, self.ignore)
 
     def label(self, context: Context) -> str:
-        """The seed, how the direction is scaled, and what it is rounded to."""
-        rounded = "" if self.numbers == "float32" else f", in {self.numbers}"
-        return f"random direction (seed {self.seed}, {scaling_label(self.normalise, self.ignore)}{rounded})"
+        """The seed, and how the direction is scaled."""
+        return f"random direction (seed {self.seed}, {scaling_label(self.normalise, self.ignore)})"
+
+
+@dataclass(frozen=True)
+class DrawnTensors(Mapping[str, "Tensor"]):
+    """The tensors of a random direction, float32 each: drawn from the seed whenever one is asked for, and never kept.
+
+    Attributes:
+        shapes: of the parameters that move, in the model's order.
+        scales: the factors of their filters.
+    """
+
+    seed: int
+    shapes: Mapping[str, tuple[int, ...]]
+    scales: Mapping[str, FilterScales]
+
+    def __getitem__(self, name: str) -> Tensor:
+        shape, scales = self.shapes[name], self.scales[name]
+        return self.rectangle(name, range(scales.rows), range(scales.columns)).view(shape)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    def rectangle(self, name: str, rows: range, columns: range, device: torch.device | str = "cpu") -> Tensor:
+        """A part of a tensor, seen as the matrix of its scales: float32 [rows, columns], the bits of the whole."""
+        from landscape.core.normal_numbers import key_of, normal_rectangle
+
+        scales = self.scales[name]
+        numbers = normal_rectangle(key_of(self.seed, name), scales.columns, rows, columns, device)
+        return numbers.mul_(scales.rectangle(rows, columns, device))
+
+    def digest(self) -> str:
+        """SHA-256 over generator, seed, shapes and scales, which decide every number."""
+        hashed = hashlib.sha256(f"{Generator.__args__[0]} {self.seed};".encode())  # type: ignore[attr-defined]
+        for name in sorted(self.shapes):
+            hashed.update(f"{name} {self.shapes[name]};".encode())
+            hashed.update(self.scales[name].table.numpy().tobytes())
+        return hashed.hexdigest()
 
 
 def random_direction(
@@ -63,31 +103,25 @@ def random_direction(
     seed: int,
     normalise: Normalise = "filter",
     ignore: Sequence[Ignored] = DEFAULT_IGNORE,
-    numbers: Numbers = "float32",
-) -> dict[str, Tensor]:
-    """A Gaussian direction from `seed`, normalised to the weights.
+) -> DrawnTensors:
+    """A Gaussian direction from `seed`, normalised to the weights w of the origin (Li et al. 2018).
 
-    d ~ N(0, I) is drawn for every parameter in order, moved or not, so that what is ignored does not change
-    the rest; then `normalise_direction` applies. Frozen parameters and buffers never move.
-
-    With `numbers` bfloat16 each number is then rounded to bfloat16, and that is the direction: nothing is lost where it
-    is held in bfloat16. The norm of a filter of n numbers changes by about 0.3 % / √n.
+    d ~ N(0, I); each number depends on the seed, the name of its tensor and its place there. It is then multiplied by
+    the factor of its filter, see `filter_scales`. Frozen parameters and buffers never move.
 
     Args:
-        origin: the weights that it is scaled to.
-        infos: what each parameter is, in the order in which they are drawn.
+        origin: the weights that it is scaled to, read tensor by tensor.
+        infos: what each parameter is.
         ignore: the roles of parameters that stay still.
-        numbers: the type that the numbers are rounded to.
 
     Returns:
-        A float32 tensor per parameter that moves, in its shape.
+        A float32 tensor per parameter that moves, in its shape, drawn when it is asked for.
 
     Raises:
         JobError: no parameter moves.
 
     >>> import torch
-    >>> from landscape.model.parameters import describe_parameters
-    >>> from landscape.model.parameters import state_of
+    >>> from landscape.model.parameters import describe_parameters, state_of
     >>> model = torch.nn.Linear(2, 3)
     >>> direction = random_direction(state_of(model), describe_parameters(model), seed=1)
     >>> list(direction)  # the bias is ignored
@@ -96,22 +130,11 @@ def random_direction(
     >>> torch.allclose(*rows)
     True
     """
-    import torch
-
-    from landscape.job.directions.tensors import normalise_direction, refuse_immobile
+    from landscape.job.directions.tensors import refuse_immobile
+    from landscape.model.parameters import FilterScales, filter_scales
 
     moved = [info for info in infos if info.trainable and info.role not in ignore]
     refuse_immobile(moved, infos, ignore)
-    names = {info.name for info in moved}
-    generator, direction = torch.Generator().manual_seed(seed), dict[str, "Tensor"]()
-    for info in infos:
-        drawn = {info.name: torch.randn(info.shape, generator=generator, dtype=torch.float32)}
-        if info.name in names:
-            # Tensor by tensor where that gives the same, so that a large model's float64 never exists all at once.
-            alone = normalise in TENSOR_BY_TENSOR
-            direction |= normalise_direction(drawn, origin, [info], normalise) if alone else drawn
-    if normalise not in TENSOR_BY_TENSOR:
-        direction = normalise_direction(direction, origin, moved, normalise)
-    if numbers == "bfloat16":
-        direction = {name: tensor.bfloat16().float() for name, tensor in direction.items()}
-    return direction
+    shapes = {info.name: info.shape for info in moved}
+    drawn = DrawnTensors(seed, shapes, {info.name: FilterScales.uniform(info, 1.0) for info in moved})
+    return drawn if normalise == "none" else replace(drawn, scales=filter_scales(drawn, origin, moved, normalise))

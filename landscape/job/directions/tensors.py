@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import assert_never
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor
 from landscape.core.errors import JobError
 from landscape.core.grid import Floats
 from landscape.job.directions.base import Normalise
-from landscape.model.parameters import EPSILON, ParameterInfo, State, dot, norm, scale_to_filters
+from landscape.model.parameters import ParameterInfo, State, dot, filter_scales, norm
 
 # Components whose variance is below this fraction of the largest are rounding errors, not directions.
 RANK_TOLERANCE = 1e-10
@@ -294,10 +293,7 @@ def refuse_immobile(moved: Sequence[ParameterInfo], infos: Sequence[ParameterInf
 def normalise_direction(
     direction: State, origin: State, infos: Sequence[ParameterInfo], normalise: Normalise
 ) -> dict[str, Tensor]:
-    """Scale a direction to the weights w of the origin (Li et al. 2018), in float64, rounded to float32 once.
-
-    filter: d_f · ‖w_f‖/(‖d_f‖+ε) per output filter · layer: the same per tensor · model: the same over all
-    moved tensors · none: as it is. ε = 1e-10, so zero weights give a zero direction and never NaN.
+    """A direction scaled to the weights of the origin by `filter_scales`, or left as it is.
 
     Args:
         direction: the tensors to scale.
@@ -316,21 +312,6 @@ def normalise_direction(
     """
     if normalise == "none":
         return {name: tensor.float() for name, tensor in direction.items()}
-    moved = {info.name: info for info in infos if info.name in direction}
-    weights = {name: origin[name] for name in moved}
-    if normalise == "filter":
-        scaled = {name: scale_to_filters(direction[name], weights[name], info) for name, info in moved.items()}
-    elif normalise == "layer":
-        scaled = {
-            name: tensor.double() * _ratio({name: weights[name]}, {name: tensor}) for name, tensor in direction.items()
-        }
-    elif normalise == "model":
-        ratio = _ratio(weights, direction)
-        scaled = {name: tensor.double() * ratio for name, tensor in direction.items()}
-    else:
-        assert_never(normalise)
-    return {name: tensor.float() for name, tensor in scaled.items()}
-
-
-def _ratio(weights: State, direction: State) -> float:
-    return norm(weights) / (norm(direction) + EPSILON)
+    moved = [info for info in infos if info.name in direction]
+    scales = filter_scales(direction, origin, moved, normalise)
+    return {info.name: scales[info.name].times(direction[info.name]) for info in moved}

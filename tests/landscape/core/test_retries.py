@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from cluster.driver.schedule import Policy
-from cluster.driver.transfer import OtherDirection
 from landscape.core.errors import JobError, NotRetried
 from landscape.core.progress import RetryRule
 from landscape.evaluation.feed import SamplesChanged
@@ -23,7 +22,7 @@ def test_a_cluster_follows_the_rule_of_a_serial_run_unless_its_policy_says_other
     assert Policy(attempts=1, kills=7).retry_rule == RetryRule(attempts=1, kills=7)
 
 
-@pytest.mark.parametrize("error", [SamplesChanged(), OtherObservables("a"), OtherDirection("b")])
+@pytest.mark.parametrize("error", [SamplesChanged(), OtherObservables("a")])
 def test_what_every_attempt_would_meet_is_not_retried(error):
     assert isinstance(error, NotRetried)
     assert isinstance(error, JobError)

@@ -44,7 +44,8 @@ def test_defaults_are_the_documented_ones():
     assert spec.size == (41, 41)
     assert spec.origin is None
     assert [each.model_dump() for each in spec.directions] == [
-        {"kind": "random", "seed": seed, "normalise": "filter", "ignore": ("bias", "norm")} for seed in (1, 2)
+        {"kind": "random", "seed": seed, "normalise": "filter", "ignore": ("bias", "norm"), "generator": "counter"}
+        for seed in (1, 2)
     ]
     assert spec.axis_names == ("alpha", "beta")
     assert job().landscapes == ()

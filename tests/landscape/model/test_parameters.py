@@ -230,13 +230,11 @@ def test_layer_and_model_normalisation_scale_by_whole_norms():
 @pytest.mark.parametrize("normalise", get_args(Normalise))
 @pytest.mark.parametrize("ignore", [(), DEFAULT_IGNORE])
 def test_a_random_direction_is_the_whole_draw_normalised_at_once(normalise, ignore):
-    """What is scaled tensor by tensor, to hold one in float64 at a time, has the bits of the formula on the whole."""
     model = Renamed()
     infos, origin = describe_parameters(model), state_of(model)
-    generator = torch.Generator().manual_seed(6)
-    draw = {info.name: torch.randn(info.shape, generator=generator) for info in infos}
     moved = [info for info in infos if info.role not in ignore]
-    expected = normalise_direction({info.name: draw[info.name] for info in moved}, origin, moved, normalise)
+    draw = random_direction(origin, infos, 6, "none", ignore)
+    expected = normalise_direction(draw, origin, moved, normalise)
     direction = random_direction(origin, infos, 6, normalise, ignore)
     assert list(direction) == list(expected)
     assert all(torch.equal(direction[name], expected[name]) for name in expected)

@@ -17,7 +17,7 @@ from landscape.compute.prepare import prepare
 from landscape.core.grid import AXIS_NAMES
 from landscape.job.directions.base import DirectionSpec
 from landscape.job.directions.file import FileDirection
-from landscape.job.directions.kinds import KINDS, is_seeded, seeded
+from landscape.job.directions.kinds import KINDS
 from landscape.job.directions.plane import PcaDirection, PlaneDirection, TowardsDirection
 from landscape.job.directions.random import RandomDirection
 from landscape.job.landscape import Landscape
@@ -152,14 +152,6 @@ def test_files_that_travel_and_snapshots_that_are_needed_follow_from_the_kind(di
 def test_a_landscape_needs_the_snapshot_at_its_origin():
     assert Landscape(name="plane", origin=7).needs_trajectory
     assert not Landscape(name="plane").needs_trajectory
-
-
-def test_what_is_recorded_of_a_seeded_direction_gives_it_again():
-    direction = RandomDirection(seed=5, normalise="layer", ignore=())
-    assert seeded(direction.model_dump(mode="json") | {"label": "as recorded", "norm": 2.0}) == direction
-    assert seeded({"kind": "file", "path": "a"}) is None
-    assert seeded({}) is None
-    assert (is_seeded("random"), is_seeded("pca"), is_seeded("of a later version")) == (True, False, False)
 
 
 def test_axes_without_a_seed_are_numbered_by_their_place():
