@@ -23,8 +23,8 @@ from landscape.evaluation.engines.base import RewriteTarget, arithmetic, autocas
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.model_state import ModuleState, private_copy
 from landscape.evaluation.running_model import layouts_of, make_forward, take_to_type
-from landscape.evaluation.weights import MovingWeights, set_layouts, targets_of
-from landscape.model.parameters import State
+from landscape.evaluation.weights import MovingWeights, set_layouts
+from landscape.model.parameters import State, targets_of
 from landscape.problem.batches import Batch, Samples, TensorSamples, as_samples, dense_tensors_in, moved, tensor_bytes
 from landscape.problem.supervised import Observe, Supervised
 from landscape.problem.terms import Problem

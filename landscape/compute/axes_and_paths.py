@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ from landscape.core.grid import (
 from landscape.core.validation import MAX_SIZE
 from landscape.job.directions.base import DirectionSpec, DirectionTensors, Range, RunPath
 from landscape.job.directions.plane import PcaDirection, PlaneDirection
-from landscape.job.directions.random import DRAWN_BYTES, DrawnTensors
+from landscape.job.directions.random import DrawnTensors, hold_if_small
 from landscape.job.directions.tensors import (
     PrincipalComponents,
     cosines,
@@ -41,7 +40,6 @@ from landscape.surface.record import plain
 from landscape.surface.record_entries import PathRecord
 from landscape.surface.record_parts import AxisRecord
 
-FLOAT32 = 4  # bytes
 PATH_MARGIN = 0.2  # the axes run 20 % beyond the path on each side, as in MindInsight
 
 
@@ -134,17 +132,11 @@ def fit_range(coordinates: np.ndarray) -> Range:
 
 
 def make_axes(context: LandscapeContext, stored: LandscapeStore | None) -> tuple[DirectionTensors, ...]:
-    """The tensors and the record of every axis; of a landscape on disk, the stored ones.
-
-    Random directions are held as tensors, unless all directions together take more than DRAWN_BYTES.
-    """
+    """The tensors and the record of every axis; of a landscape on disk, the stored ones."""
     kept = stored.directions() if stored else None
+    made: Sequence[State] = kept or [spec.make(context) for spec in context.axes]
     axes = []
-    size = FLOAT32 * sum(math.prod(info.shape) for info in context.infos) * len(context.axes)
-    for k, spec in enumerate(context.axes):
-        tensors = kept[k] if kept else spec.make(context)
-        if size <= DRAWN_BYTES:
-            tensors = dict(tensors)
+    for k, (spec, tensors) in enumerate(zip(context.axes, hold_if_small(made), strict=True)):
         recorded = stored.arrays[stored.arrays.axis_names[k]].attributes if stored and spec.is_costly else None
         axes.append(DirectionTensors(tensors, _describe(spec, tensors, context, recorded)))
     return tuple(axes)

@@ -21,7 +21,15 @@ from landscape.job.job import Job
 from landscape.job.landscape import LONGEST_LABEL, Landscape
 from landscape.model.packed_file import part_of
 from landscape.model.packed_snapshots import logged_beyond, trajectory_at
-from landscape.model.parameters import ParameterInfo, State, match_state, state_digest, state_of
+from landscape.model.parameters import (
+    ParameterInfo,
+    State,
+    is_large,
+    match_state,
+    state_digest,
+    state_of,
+    targets_of,
+)
 from landscape.model.run_files import read_network
 from landscape.model.snapshots import Trajectory
 from landscape.model.weight_files import load_weights
@@ -44,6 +52,7 @@ class Weights:
             folder: the base of relative paths of files and runs.
         """
         self.model, self.trajectory, self.folder = problem.model, trajectory, folder
+        self._problem = problem
         self._known: dict[int | str | RunSnapshot, dict[str, torch.Tensor]] = {}
         self._digests: dict[int | str | RunSnapshot, str] = {}
         self._went_on_to: dict[int | RunSnapshot, str] = {}
@@ -121,7 +130,7 @@ class Weights:
 
     def _read(self, key: int | str | RunSnapshot) -> dict[str, torch.Tensor]:
         if key == "problem":
-            return state_of(self.model)
+            return own_state(self._problem)
         if isinstance(key, int):
             return match_state(self.model, self.trajectory.snapshot(key).load(), f"{self.trajectory.unit} {key}")
         if isinstance(key, RunSnapshot):
@@ -135,6 +144,15 @@ class Weights:
             hint = hint if "@" in key and isinstance(error, NotFoundError) else ""
             raise type(error)(f"origin or target {quoted(key)}: {error}{hint}") from None
         return match_state(self.model, tensors, f"file {quoted(key)}")
+
+
+def own_state(problem: Problem) -> dict[str, torch.Tensor]:
+    """The weights of a problem: those of its file, else a copy of the model's; a large model's own tensors."""
+    if problem.weights is not None:
+        return match_state(problem.model, load_weights(problem.weights), f"weights {quoted(str(problem.weights))}")
+    if is_large(problem.model):
+        return {name: tensor.detach().cpu() for name, tensor in targets_of(problem.model).items()}
+    return state_of(problem.model)
 
 
 TRACKED = re.compile(r"(^|\.)num_batches_tracked$")  # snapshots of one network may lack these

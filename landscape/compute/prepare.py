@@ -32,7 +32,7 @@ from landscape.compute.job_warnings import (
     thread_warnings,
     with_batch_norm,
 )
-from landscape.compute.landscape_context import LandscapeContext, Weights, check_paths, network_of
+from landscape.compute.landscape_context import LandscapeContext, Weights, check_paths, network_of, own_state
 from landscape.compute.plans import borrowed_plan, keeps_samples, plan_of, quantisation_of
 from landscape.compute.point_extras import convexity_of, eigenvalues_of, layers_of
 from landscape.compute.prepared import PreparedJob, PreparedLandscape, provenance
@@ -471,7 +471,8 @@ def first_look_at(problem: Problem, samples: Samples, job: Job, here: torch.devi
     """
     named = ordered_names(problem.observables) if problem.observables else None
     try:
-        look = first_look(problem.model, problem.observe, samples, job.precision, here)
+        weights = own_state(problem)
+        look = first_look(problem.model, problem.observe, samples, job.precision, here, weights)
     except JobError as error:
         # With a cause, `observe` raised; without one, its return value is wrong on any device.
         elsewhere = job.device == "cuda" and here.type == "cpu" and error.__cause__ is not None

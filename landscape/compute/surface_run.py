@@ -22,10 +22,10 @@ from landscape.core.files import whole_file
 from landscape.core.plan import Engine
 from landscape.evaluation.model_state import private_copy
 from landscape.evaluation.running_model import LoadedModel
-from landscape.evaluation.weights import targets_of
 from landscape.job.landscape import Landscape
 from landscape.job.reading import spec_as_computed
 from landscape.model.packed_file import SUFFIX
+from landscape.model.parameters import targets_of
 from landscape.store.landscape import LandscapeStore, located
 from landscape.surface.surface import Surface
 

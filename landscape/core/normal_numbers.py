@@ -17,7 +17,7 @@ Only integers and a table are used, so that every processor gives the same bits.
 from __future__ import annotations
 
 import hashlib
-from functools import cache
+from functools import cache, lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -43,7 +43,8 @@ def normal_numbers(key: int, start: int, count: int, device: torch.device | str 
     True
     """
     first, last = start // PER_WORD, -(-(start + count) // PER_WORD)
-    numbers = _looked_up(_words(key, torch.arange(first, last, device=device)))
+    words = _steps(last - first, torch.device(device)) + _signed((first + 1) * STEP + key)
+    numbers = _looked_up(_mixed(words))
     skipped = start - first * PER_WORD
     return numbers[skipped : skipped + count]
 
@@ -60,14 +61,29 @@ def normal_rectangle(
     starts = torch.arange(rows.start, rows.stop, device=device) * width + columns.start
     words = starts // PER_WORD
     count = len(columns) // PER_WORD + 2
-    numbers = _looked_up(_words(key, words[:, None] + torch.arange(count, device=device)))
+    counted = (words[:, None] + torch.arange(1, count + 1, device=device)).mul_(_signed(STEP)).add_(key)
+    numbers = _looked_up(_mixed(counted))
     places = (starts - words * PER_WORD)[:, None] + torch.arange(len(columns), device=device)
     return numbers.view(len(rows), -1).gather(1, places)
 
 
-def _words(key: int, numbers: Tensor) -> Tensor:
-    """The words with these numbers, int64 as bits; the numbers are overwritten."""
-    words = numbers.add_(1).mul_(_signed(STEP)).add_(key)
+KEPT_STEPS = 1 << 20  # most parts have the same length, so that steps of up to so many words are kept
+
+
+def _steps(count: int, device: torch.device) -> Tensor:
+    """0, φ, 2φ, … modulo 2⁶⁴ [count]."""
+    return _kept_steps(count, device) if count <= KEPT_STEPS else _make_steps(count, device)
+
+
+def _make_steps(count: int, device: torch.device) -> Tensor:
+    return torch.arange(count, device=device).mul_(_signed(STEP))
+
+
+_kept_steps = lru_cache(maxsize=4)(_make_steps)
+
+
+def _mixed(words: Tensor) -> Tensor:
+    """The words after the finaliser, in place; int64 as bits."""
     shifted = torch.empty_like(words)
     for shift, factor in zip(SHIFTS, (*FACTORS, 1), strict=True):
         torch.bitwise_right_shift(words, shift, out=shifted)
@@ -79,6 +95,8 @@ def _words(key: int, numbers: Tensor) -> Tensor:
 
 
 def _signed(word: int) -> int:
+    """The same 64 bits as a signed number, which torch's integers are."""
+    word &= (1 << 64) - 1
     return word - (1 << 64) if word >> 63 else word
 
 

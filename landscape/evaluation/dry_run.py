@@ -17,8 +17,7 @@ from landscape.core.errors import JobError
 from landscape.core.plan import Plan, Precision, default_plan
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.reduction import Values
-from landscape.evaluation.weights import targets_of
-from landscape.model.parameters import holds_bfloat16
+from landscape.model.parameters import State, holds_bfloat16, targets_of
 from landscape.problem.batches import Batch, Samples, as_samples
 from landscape.problem.supervised import Observe, ordered_names
 from landscape.problem.user_code import Exited, in_words
@@ -47,12 +46,16 @@ class FirstLook:
 
 
 def first_look(
-    model: nn.Module, observe: Observe, samples: Samples | Batch, precision: Precision, device: torch.device
-) -> FirstLook:
+    model: nn.Module, observe: Observe, samples: Samples | Batch, precision: Precision, device: torch.device,
+    weights: State | None = None,
+) -> FirstLook:  # fmt: skip
     """Call `observe` for two samples: twice at the origin, and at two other sets of weights.
 
     With precision bfloat16, weights in bfloat16 stay in bfloat16, unless `observe` raises with them and not with
     float32 weights: some kernels refuse float32 inputs beside bfloat16 weights.
+
+    Args:
+        weights: the origin; default: the model's own weights.
 
     Raises:
         JobError: `observe` raises, does not return one value per sample, returns other values the second time, or uses
@@ -60,17 +63,18 @@ def first_look(
     """
     plan = default_plan(SAMPLES, device.type, precision, Plan.batch_norm, 0, None, None)
     few = as_samples(samples).few(SAMPLES)
+    weights = weights or {name: tensor.detach() for name, tensor in targets_of(model).items()}
     if precision != "bfloat16" or not holds_bfloat16(model):
-        return _look(model, observe, few, plan, device)
+        return _look(model, observe, few, plan, device, weights)
     try:
-        look = _look(model, observe, few, replace(plan, bfloat16_weights=True), device)
+        look = _look(model, observe, few, replace(plan, bfloat16_weights=True), device, weights)
     except JobError as error:
         if error.__cause__ is None:  # `observe` did not raise
             raise
         refused = in_words(error.__cause__)
     else:
         return replace(look, bfloat16_weights=True)
-    look = _look(model, observe, few, plan, device)
+    look = _look(model, observe, few, plan, device, weights)
     warning = (
         "model: its weights are taken to float32, in twice the memory, as observe raises with weights in bfloat16 "
         f"({refused[:100]}); give the model its inputs in bfloat16, or keep its norms in float32"
@@ -78,8 +82,9 @@ def first_look(
     return replace(look, warnings=(*look.warnings, warning))
 
 
-def _look(model: nn.Module, observe: Observe, few: Samples, plan: Plan, device: torch.device) -> FirstLook:
-    origin = {name: tensor.detach() for name, tensor in targets_of(model).items()}
+def _look(
+    model: nn.Module, observe: Observe, few: Samples, plan: Plan, device: torch.device, origin: State
+) -> FirstLook:
     evaluator = Evaluator(model, few, observe, plan, device, origin, ())
 
     def look() -> Values:

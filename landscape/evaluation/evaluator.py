@@ -18,7 +18,7 @@ from torch import nn
 from landscape.core.devices import is_out_of_memory
 from landscape.core.errors import Interrupted
 from landscape.core.grid import Floats
-from landscape.core.plan import Engine, Plan
+from landscape.core.plan import Engine, OriginIn, Plan
 from landscape.core.random_state import seed_draws
 from landscape.evaluation.engines.base import Rewrite, RewriteTarget, arithmetic, wait
 from landscape.evaluation.feed import SamplesChanged, UnchangedSamples, UnseenWriteError, batching_of, make_feed
@@ -47,6 +47,7 @@ class Evaluator:
         directions: the axes; coordinates of points are relative to them.
         on_point: is called before each point, for progress; an exception that it raises ends the evaluation.
         limit: bytes of samples above which they stream to the device, see `make_feed`.
+        origin_in: where θ₀ and the directions that are held are kept, if the model is large.
 
     Raises:
         JobError, ValueError: the plan's engine cannot run this model here.
@@ -55,11 +56,15 @@ class Evaluator:
     def __init__(
         self, model: nn.Module, samples: ChosenSamples | Batch, observe: Observe, plan: Plan, device: torch.device,
         origin: State, directions: Sequence[State], on_point: Callable[[], None] = lambda: None,
-        limit: int | None = None,
+        limit: int | None = None, origin_in: OriginIn = "device",
     ) -> None:  # fmt: skip
         self.model, self.observe, self._plan, self.device = model, observe, plan, device
         self.on_point, self._loaded = on_point, LoadedModel(model, plan, device)
-        self._limit, self._feed = limit, make_feed(samples, device, self._loaded.dtype, limit)
+        self._origin_in, self._limit, self._feed = (
+            origin_in,
+            limit,
+            make_feed(samples, device, self._loaded.dtype, limit),
+        )
         self._unchanged, self.counts = UnchangedSamples(self._feed), self._feed.counts
         self._set_batches(plan.batch_size)
         self._current: RunningModel | None = None  # started when it is needed
@@ -213,7 +218,8 @@ class Evaluator:
     def twin(self, plan: Plan) -> Evaluator:
         """Another evaluator of the same landscape with another plan; it shares the samples if possible."""
         of_problem = self.model, self._feed.samples, self.observe
-        return Evaluator(*of_problem, plan, self.device, self._origin, self.directions, self.on_point, self._limit)
+        of_landscape = self._origin, self.directions
+        return Evaluator(*of_problem, plan, self.device, *of_landscape, self.on_point, self._limit, self._origin_in)
 
     @property
     def weights_at_origin(self) -> State:
@@ -244,6 +250,16 @@ class Evaluator:
     def evaluated_model(self) -> nn.Module:
         """The private copy of the model that is evaluated."""
         return self._loaded.model
+
+    @contextlib.contextmanager
+    def lent_model(self) -> Iterator[nn.Module]:
+        """The private copy of the model without the engine, for the block: its weights may be set, and are set anew.
+
+        A large model has room for no further copy.
+        """
+        self._stop()
+        yield self._loaded.model
+        self._loaded.state.restore()
 
     @property
     def weights(self) -> MovingWeights:
@@ -285,7 +301,8 @@ class Evaluator:
 
     def _running(self) -> RunningModel:
         if self._current is None:
-            self._current = self._start(self._loaded.place(self._origin, self.directions, self.plan.engine))
+            of_landscape = self._origin, self.directions
+            self._current = self._start(self._loaded.place(*of_landscape, self.plan.engine, self._origin_in))
         return self._current
 
     def _start(self, weights: MovingWeights) -> RunningModel:

@@ -15,11 +15,10 @@ from landscape.core.plan import Engine
 from landscape.evaluation.derivatives import Differentiation
 from landscape.evaluation.engines.base import arithmetic
 from landscape.evaluation.evaluator import Evaluator, Walk
-from landscape.evaluation.weights import targets_of
 from landscape.model.layer_rules import LayerFinding, Tensors, Thresholds, findings
 from landscape.model.layer_statistics import statistics_of
 from landscape.model.layer_watch import NetworkWatcher, WatchedLayer
-from landscape.model.parameters import State, describe_parameters
+from landscape.model.parameters import State, describe_parameters, targets_of
 from landscape.problem.batches import Batch
 from landscape.problem.supervised import Combination, Observe
 from landscape.problem.user_code import in_words

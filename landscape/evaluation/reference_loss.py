@@ -2,7 +2,8 @@
 
 At θ₀ the model itself is evaluated, which shows what a copy loses. Elsewhere a fresh copy is evaluated, while the model
 itself has the same weights: a hook or an `observe` that reads the original model then finds the right weights, and
-values cached by the identity of a model are computed anew.
+values cached by the identity of a model are computed anew. There is no memory for that if the model is large: then the
+evaluator's own copy is evaluated, with weights that are set by another sum.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from landscape.evaluation.engines.base import arithmetic, autocast
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.feed import batching_of, make_feed
 from landscape.evaluation.model_state import ModuleState, private_copy
-from landscape.evaluation.running_model import take_to_type
-from landscape.model.parameters import State
+from landscape.evaluation.running_model import give_memory, take_to_type
+from landscape.model.parameters import State, is_large
 from landscape.problem.sources import seed_of
 from landscape.problem.supervised import Combination, Observe
 from landscape.problem.user_code import kept_alive
@@ -185,17 +186,43 @@ def loss_of(
                 seed_draws(seed_of(plan.seed, "block", block) if block else plan.seed)
             yield batch
 
-    model = private_copy(evaluator.model)[0] if fresh else evaluator.model
     with (
         arithmetic(plan, device), torch.no_grad(), kept_alive(), autocast(plan, device),
-        _borrow(evaluator.model, plan, device),
+        _own_model(evaluator, plan, weights, fresh=fresh) as model,
     ):  # fmt: skip
+        return plain_loss(model, evaluator.observe, of_samples, batch_norm, draws=draws)
+
+
+@contextlib.contextmanager
+def _own_model(evaluator: Evaluator, plan: Plan, weights: Weights, *, fresh: bool) -> Iterator[nn.Module]:
+    """The user's own model, or a copy of it, with these weights; see the module's docstring."""
+    if is_large(evaluator.model):
+        with _large_copy(evaluator, plan) as model:
+            set_weights(model, weights())
+            yield model
+        return
+    model = private_copy(evaluator.model)[0] if fresh else evaluator.model
+    with _borrow(evaluator.model, plan, evaluator.device):
         if model is not evaluator.model:
-            _place_on(model, plan, device)
+            _place_on(model, plan, evaluator.device)
             set_weights(evaluator.model, weights())
             evaluator.model.eval()
         set_weights(model, weights())
-        return plain_loss(model, evaluator.observe, of_samples, batch_norm, draws=draws)
+        yield model
+
+
+@contextlib.contextmanager
+def _large_copy(evaluator: Evaluator, plan: Plan) -> Iterator[nn.Module]:
+    """The evaluator's own copy of its model; a further one only for another type of weights."""
+    types = [(each.precision == "float64", each.rounds_weights) for each in (plan, evaluator.plan)]
+    if types[0] == types[1]:
+        with evaluator.lent_model() as model:
+            yield model
+        return
+    model = private_copy(evaluator.model)[0]
+    give_memory(model, plan, evaluator.device)
+    _place_on(model, plan, evaluator.device)
+    yield model
 
 
 def set_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from landscape.core.errors import JobError
-from landscape.core.plan import BASES, OPTIONS, Engine, Plan
+from landscape.core.plan import BASES, OPTIONS, Engine, OriginIn, Plan
 from landscape.core.quantisation import Quantisation
 from landscape.evaluation.engines.base import Forward, Rewrite, RewriteTarget, applies, autocast, tidy
 from landscape.evaluation.engines.reuse import Reuse
@@ -23,7 +23,7 @@ from landscape.evaluation.model_rounding import ActivationRounding, WeightRoundi
 from landscape.evaluation.model_state import ModuleState, private_copy
 from landscape.evaluation.reduction import Observed
 from landscape.evaluation.weights import MovingWeights, set_layouts
-from landscape.model.parameters import State
+from landscape.model.parameters import State, on_meta
 from landscape.problem.batches import Batch, batch_length, exchange_tensors, is_strided
 from landscape.problem.supervised import Combination, Observe, check_observed, check_terms
 from landscape.problem.user_code import kept_alive
@@ -134,6 +134,7 @@ class LoadedModel:
     def __init__(self, model: nn.Module, plan: Plan, device: torch.device) -> None:
         self.dtype = torch.float64 if plan.precision == "float64" else torch.float32
         copied, objects = private_copy(model)
+        give_memory(copied, plan, device)
         self.model = copied.to(device)
         take_to_type(self.model, plan)
         quantise = plan.quantise
@@ -147,14 +148,16 @@ class LoadedModel:
         self.names: tuple[str, ...] | None = None
         self.hides_writes = False
 
-    def place(self, origin: State, directions: Sequence[State], engine: Engine) -> MovingWeights:
+    def place(
+        self, origin: State, directions: Sequence[State], engine: Engine, origin_in: OriginIn = "device"
+    ) -> MovingWeights:
         """Set θ₀ and the axes, in the memory formats of an engine."""
         self.state.restore()
         if self.activations is not None:
             self.activations.forget()
         layouts = layouts_of(engine)
         set_layouts(self.model, layouts)
-        return MovingWeights(self.model, origin, directions, layouts, self._rounding)
+        return MovingWeights(self.model, origin, directions, layouts, self._rounding, origin_in)
 
     def recalibrating(self, batches: Iterable[tuple[int, Any]]) -> Iterator[Any]:
         """The batches; after the model has observed all, its running statistics are means over the batches.
@@ -191,6 +194,27 @@ def take_to_type(model: nn.Module, plan: Plan) -> None:
         for tensor in (*model.parameters(), *model.buffers()):
             if tensor.is_floating_point() and tensor.dtype is not torch.bfloat16:
                 tensor.data = tensor.data.float()
+
+
+def give_memory(model: nn.Module, plan: Plan, device: torch.device) -> None:
+    """Give tensors on the meta device memory on a real one, in place, in the type that the plan holds them in.
+
+    Their numbers are undefined until weights are set. Tied parameters stay tied.
+    """
+    if not on_meta(model):
+        return
+    take_to_type(model, plan)
+    real: dict[Tensor, Tensor] = {}
+    for module in model.modules():
+        both: tuple[dict[str, Any], ...] = module._parameters, module._buffers
+        for members in both:
+            for name, tensor in members.items():
+                if tensor is not None and tensor.is_meta:
+                    if tensor not in real:
+                        real[tensor] = torch.empty_like(tensor, device=device)
+                        if isinstance(tensor, nn.Parameter):
+                            real[tensor] = nn.Parameter(real[tensor], tensor.requires_grad)
+                    members[name] = real[tensor]
 
 
 def _use_batch_statistics(norms: Sequence[Any]) -> None:

@@ -1,8 +1,12 @@
-"""Set the weights of a point, θ = θ₀ + Σₖ cₖ·dₖ, in flat buffers; the model's moved tensors are views of these."""
+"""Set the weights of a point, θ = θ₀ + Σₖ cₖ·dₖ: of small models in flat buffers, of large ones where they are.
+
+Both give the same bits: the sum is computed in the order of the axes, in float32 or float64, and rounded once to the
+type of the weight.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -10,22 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from landscape.core.plan import OriginIn
 from landscape.evaluation.feed import checksums
 from landscape.evaluation.model_rounding import NOTHING_ROUNDED, WeightRounding
-from landscape.model.parameters import (
-    State,
-    persistent_buffers,
-)
+from landscape.job.directions.random import DrawnTensors
+from landscape.model.parameters import LARGE, State, targets_of
 
 # ----------------------------------------------------------------------------------------------------
 # The moved tensors of one type in one piece of memory, and the arithmetic of a point on them: θ = θ₀ + Σₖ cₖ·dₖ.
 
 ALIGNMENT = 64  # bytes, of each tensor in the buffer, as kernels load whole vectors
-LARGEST_ROW = 1 << 28  # bytes: the shared weights of a row of points are kept up to this size
-# bfloat16 weights that are summed in float32 at a time: few enough for a processor's cache, many enough that a GPU
-# computes for longer than a kernel takes to start.
-PIECE, PIECE_ON_GPU = 1 << 16, 1 << 22
 Layouts = Mapping[int, torch.memory_format]
+Finish = Callable[[str, Tensor], None]
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,8 @@ class _Slot:
 class FlatWeights:
     """The moved tensors of one type, θ₀ and the directions, each in one buffer.
 
-    A point is ((θ₀ + c₁·d₁) + c₂·d₂) + …. In float32 and float64 the sum up to the last axis, which the points of a row
-    share, is kept: a point then costs one pass over the tensors and allocates nothing. In bfloat16 the whole sum is
-    computed in float32 and rounded once, piece by piece. θ₀ is held in bfloat16, and so is a direction if bfloat16
-    represents it exactly; other directions are held in float32.
+    A point is ((θ₀ + c₁·d₁) + c₂·d₂) + …. The sum up to the last axis, which the points of a row share, is kept, so
+    that a point costs one pass over the tensors and allocates nothing.
 
     Args:
         targets: the model's tensors by name, all of one type; those of `names` become views of this object's buffer.
@@ -61,34 +59,22 @@ class FlatWeights:
 
     def __init__(
         self, targets: Mapping[str, Tensor], names: Sequence[str], origin: State, directions: Sequence[State],
-        layouts: Layouts, finish: Callable[[str, Tensor], None], finished: Collection[str],
+        layouts: Layouts, finish: Finish, finished: Collection[str],
     ) -> None:  # fmt: skip
         example = targets[names[0]]
-        self._targets, self._rounds = {name: targets[name] for name in names}, example.dtype is torch.bfloat16
+        self._targets = {name: targets[name] for name in names}
         self._slots = _slots(targets, names, example.element_size(), layouts)
         self._finish, self._finished = finish, [slot for slot in self._slots if slot.name in finished]
         self._flat = torch.zeros(_length(self._slots), dtype=example.dtype, device=example.device)
         for slot in self._slots:  # first, to free the tensors' old memory
             self._targets[slot.name].data = slot.view(self._flat)
-        self._theta0 = self._pack(origin, self._flat.dtype)
-        self._axes = [self._pack(direction, self._type_of(direction)) for direction in directions]
-        keeps_row = len(directions) > 1 and self._flat.nbytes <= LARGEST_ROW and not self._rounds
-        self._row = torch.empty_like(self._flat) if keeps_row else None
+        self._theta0 = self._pack(origin)
+        self._axes = [self._pack(direction) for direction in directions]
+        self._row = torch.empty_like(self._flat) if len(directions) > 1 else None
         self._row_of: Sequence[float] | None = None
-        piece = PIECE if example.device.type == "cpu" else PIECE_ON_GPU
-        length = min(piece, len(self._flat)) if self._rounds else 0
-        self._sum = torch.empty(length, dtype=torch.float32, device=example.device)
 
-    def _type_of(self, direction: State) -> torch.dtype:
-        """The type in which a direction is held: that of the weights, or float32 if bfloat16 would round it."""
-        if not self._rounds:
-            return self._flat.dtype
-        tensors = (direction[slot.name] for slot in self._slots if slot.name in direction)
-        exact = all(torch.equal(tensor.bfloat16().to(tensor.dtype), tensor) for tensor in tensors)
-        return torch.bfloat16 if exact else torch.float32
-
-    def _pack(self, state: State, dtype: torch.dtype) -> Tensor:
-        flat = torch.zeros_like(self._flat, dtype=dtype)
+    def _pack(self, state: State) -> Tensor:
+        flat = torch.zeros_like(self._flat)
         for slot in self._slots:
             if slot.name in state:
                 slot.view(flat).copy_(state[slot.name])
@@ -123,30 +109,17 @@ class FlatWeights:
             self._finish(slot.name, slot.view(out))
 
     def _write(self, point: Sequence[float], out: Tensor) -> None:
-        if self._rounds:
-            self._write_rounded(point, out)
-            return
         *first, last = point
         if not first:
             torch.add(self._theta0, self._axes[0], alpha=last, out=out)
             return
-        row = out if self._row is None else self._row
-        if self._row is None or first != self._row_of:
-            torch.add(self._theta0, self._axes[0], alpha=first[0], out=row)
+        assert self._row is not None
+        if first != self._row_of:
+            torch.add(self._theta0, self._axes[0], alpha=first[0], out=self._row)
             for axis, coordinate in zip(self._axes[1:-1], first[1:], strict=True):
-                row.add_(axis, alpha=coordinate)
+                self._row.add_(axis, alpha=coordinate)
             self._row_of = first
-        torch.add(row, self._axes[-1], alpha=last, out=out)
-
-    def _write_rounded(self, point: Sequence[float], out: Tensor) -> None:
-        for start in range(0, len(out), len(self._sum)):
-            piece = slice(start, start + len(self._sum))
-            total = self._sum[: len(out[piece])]
-            # Adding two bfloat16 tensors would round twice: torch rounds the result before it is stored.
-            total.copy_(self._theta0[piece])
-            for axis, coordinate in zip(self._axes, point, strict=True):
-                total.add_(axis[piece], alpha=coordinate)
-            out[piece].copy_(total)
+        torch.add(self._row, self._axes[-1], alpha=last, out=out)
 
 
 def _slots(targets: Mapping[str, Tensor], names: Sequence[str], size: int, layouts: Layouts) -> list[_Slot]:
@@ -166,26 +139,146 @@ def _length(slots: Sequence[_Slot]) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
+# The moved tensors of one type where they are, set piece by piece.
+
+# Numbers that are summed at a time: few enough for a processor's cache, many enough that a GPU computes for longer than
+# a kernel takes to start.
+PIECE, PIECE_ON_GPU = 1 << 16, 1 << 22
+Part = Callable[[range, range], Tensor]  # rows and columns of a tensor as a matrix → its numbers there, on the device
+
+
+class StagedWeights:
+    """The moved tensors of one type where they are: for bfloat16, and for models of which few copies fit.
+
+    Every tensor is set piece by piece, the sum in a buffer of a piece's size. θ₀ and directions that are held are read
+    from where they are; random directions are drawn again, and take no memory.
+
+    Args:
+        targets: the model's tensors by name, all of one type; those of `names` are set in place.
+        origin: θ₀.
+        directions: dₖ per axis; a tensor that an axis leaves out does not move along it.
+        finish: is called with a tensor's name and the tensor at a point, and may change the tensor in place.
+        finished: names of the tensors that `finish` changes.
+        origin_in: where θ₀ and the directions that are held are kept.
+    """
+
+    def __init__(
+        self, targets: Mapping[str, Tensor], names: Sequence[str], origin: State, directions: Sequence[State],
+        finish: Finish, finished: Collection[str], origin_in: OriginIn,
+    ) -> None:  # fmt: skip
+        self._targets = {name: targets[name] for name in names}
+        self._finish, self._finished = finish, [name for name in names if name in finished]
+        example = targets[names[0]]
+        self._device, self._held_on = example.device, example.device if origin_in == "device" else None
+        self._piece = PIECE if example.device.type == "cpu" else PIECE_ON_GPU
+        summed_in = torch.float64 if example.dtype is torch.float64 else torch.float32
+        self._sum = torch.empty(self._piece, dtype=summed_in, device=example.device)
+        self._shapes = {name: _matrix_shape(name, target, directions) for name, target in self._targets.items()}
+        self._parts: dict[str, list[Part | None]] = {
+            name: [self._part_of(state, name) if name in state else None for state in (origin, *directions)]
+            for name in names
+        }
+
+    def _part_of(self, state: State, name: str) -> Part:
+        if isinstance(state, DrawnTensors):
+            return lambda rows, columns: state.rectangle(name, rows, columns, self._device)
+        held = state[name] if self._held_on is None else state[name].to(self._held_on)
+        matrix = held.reshape(self._shapes[name])
+        return lambda rows, columns: _cut(matrix, rows, columns).to(self._device, non_blocking=True)
+
+    @property
+    def count(self) -> int:
+        """How many numbers a point sets."""
+        return sum(target.numel() for target in self._targets.values())
+
+    def parts(self, tensor: Tensor) -> list[Tensor | None]:
+        """The parts of a tensor in θ₀ and in every direction: [1 + axes]; empty for a tensor that is not moved."""
+        for name, target in self._targets.items():
+            if target is tensor:
+                rows, columns = map(range, self._shapes[name])
+                found = [None if part is None else part(rows, columns) for part in self._parts[name]]
+                return [None if part is None else part.view(target.shape).to(target.dtype) for part in found]
+        return []
+
+    def set_point(self, point: Sequence[float]) -> None:
+        """Set the tensors to the point with these coordinates."""
+        for name, target in self._targets.items():
+            self._write(name, point, target.data)  # has a version counter of its own: only user code counts as a writer
+        for name in self._finished:
+            self._finish(name, self._targets[name].data)
+
+    def stacked(self, points: Sequence[Sequence[float]]) -> dict[str, Tensor]:
+        """The tensors at several points, by name, the points in the first dimension."""
+        rows = {name: target.new_empty(len(points), *target.shape) for name, target in self._targets.items()}
+        for name, stack in rows.items():
+            for point, out in zip(points, stack, strict=True):
+                self._write(name, point, out)
+                if name in self._finished:
+                    self._finish(name, out)
+        return rows
+
+    def _write(self, name: str, point: Sequence[float], out: Tensor) -> None:
+        origin, *axes = self._parts[name]
+        assert origin is not None
+        moves = [(axis, c) for axis, c in zip(axes, point, strict=True) if axis is not None and c]
+        whole = out if out.is_contiguous() else torch.empty(out.shape, dtype=out.dtype, device=out.device)
+        matrix = whole.view(self._shapes[name])
+        for rows, columns in _pieces(*self._shapes[name], self._piece):
+            piece, start = _cut(matrix, rows, columns), origin(rows, columns)
+            # Adding two bfloat16 tensors would round twice: torch rounds the result before it is stored.
+            total = piece if piece.dtype == self._sum.dtype else self._sum[: piece.numel()].view(piece.shape)
+            total.copy_(start)
+            for axis, coordinate in moves:
+                total.add_(axis(rows, columns), alpha=coordinate)
+            if total is not piece:
+                piece.copy_(total)
+        if whole is not out:
+            out.copy_(whole)
+
+
+def _matrix_shape(name: str, target: Tensor, directions: Sequence[State]) -> tuple[int, int]:
+    """The rows and columns of a tensor as the matrix that its random directions are drawn as."""
+    for direction in directions:
+        if isinstance(direction, DrawnTensors) and name in direction:
+            return direction.scales[name].rows, direction.scales[name].columns
+    rows = target.shape[0] if target.dim() else 1
+    return rows, target.numel() // max(1, rows)
+
+
+def _cut(matrix: Tensor, rows: range, columns: range) -> Tensor:
+    return matrix[rows.start : rows.stop, columns.start : columns.stop]
+
+
+def _pieces(rows: int, columns: int, most: int) -> Iterator[tuple[range, range]]:
+    """Rectangles of at most `most` numbers that cover a matrix: whole rows, or parts of one row."""
+    height = max(1, most // max(1, columns))
+    for top in range(0, rows, height):
+        for left in range(0, columns, most):
+            yield range(top, min(top + height, rows)), range(left, min(left + most, columns))
+
+
+# ----------------------------------------------------------------------------------------------------
 
 _GRADIENTS = attrgetter("requires_grad", "grad")
 
 
 class MovingWeights:
-    """The tensors of `model` that the directions move, held in one buffer per type.
+    """The tensors of `model` that the directions move, by type: see `FlatWeights` and `StagedWeights`.
 
-    Every point is computed from the origin, see `FlatWeights`.
+    Every point is computed from the origin.
 
     Args:
-        model: its moved parameters and buffers become views of the buffers.
+        model: its moved parameters and buffers are set.
         origin: θ₀; tensors that the model does not have are ignored.
         directions: dₖ per axis; a tensor that an axis leaves out does not move along it.
         layouts: memory formats of moved tensors by their number of dimensions; others are contiguous.
         rounding: rounds the weights of points, of whole sets, and those that do not move.
+        origin_in: where θ₀ and the directions that are held are kept, if the model is large.
     """
 
     def __init__(
         self, model: nn.Module, origin: State, directions: Sequence[State], layouts: Layouts,
-        rounding: WeightRounding = NOTHING_ROUNDED,
+        rounding: WeightRounding = NOTHING_ROUNDED, origin_in: OriginIn = "device",
     ) -> None:  # fmt: skip
         self._targets, self.axes = targets_of(model), len(directions)
         self._origin = {name: tensor for name, tensor in origin.items() if name in self._targets}
@@ -194,7 +287,7 @@ class MovingWeights:
         self._rounding = rounding.at_origin(self._targets)
         self._rounded = [name for name in self._rounding.infos if name in self._origin]
         self._still = _unmoved_tensors(model, self._round_still(), self.moved)
-        self._flats = self._make_flat(directions, layouts)
+        self._flats = self._hold(directions, layouts, origin_in)
         self._written: set[str] = set()  # tensors that user code writes to without torch's version counters
         self._registered = [
             tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.layout is torch.strided
@@ -205,17 +298,23 @@ class MovingWeights:
         self._moved_tensors = [self._targets[name] for name in self.moved]
         self._versions, self._moved_versions = self._versions_now(), self._moved_versions_now()
 
-    def _make_flat(self, directions: Sequence[State], layouts: Layouts) -> list[FlatWeights]:
-        """One buffer per type of the moved tensors: a model may mix bfloat16 and float32."""
+    def _hold(
+        self, directions: Sequence[State], layouts: Layouts, origin_in: OriginIn
+    ) -> list[FlatWeights | StagedWeights]:
+        """The moved tensors of each type: a model may mix bfloat16 and float32."""
         by_type: dict[torch.dtype, list[str]] = {}
         for name in self.moved:
             by_type.setdefault(self._targets[name].dtype, []).append(name)
-        return [
-            FlatWeights(
-                self._targets, names, self._origin, directions, layouts, self._rounding.round_in_place, self._rounded
-            )
-            for names in by_type.values()
-        ]  # fmt: skip
+        held: list[FlatWeights | StagedWeights] = []
+        for dtype, names in by_type.items():
+            of_type = self._targets, names, self._origin, directions
+            rounds = self._rounding.round_in_place, self._rounded
+            drawn = any(isinstance(direction, DrawnTensors) for direction in directions)
+            if drawn or dtype is torch.bfloat16 or sum(self._targets[name].nbytes for name in names) > LARGE:
+                held.append(StagedWeights(*of_type, *rounds, origin_in))
+            else:
+                held.append(FlatWeights(*of_type, layouts, *rounds))
+        return held
 
     def _round_still(self) -> dict[str, Tensor]:
         """The origin with its unmoved tensors rounded, as they are at every point."""
@@ -349,11 +448,6 @@ def set_layouts(model: nn.Module, layouts: Layouts) -> None:
     for parameter in model.parameters():
         layout = layouts.get(parameter.dim(), torch.contiguous_format)
         parameter.data = parameter.data.contiguous(memory_format=layout)
-
-
-def targets_of(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters and persistent buffers by name, which directions and snapshots may set."""
-    return {**dict(model.named_parameters()), **persistent_buffers(model)}
 
 
 def _unmoved_tensors(model: nn.Module, origin: State, moved: Sequence[str]) -> list[tuple[str, Tensor, Tensor]]:

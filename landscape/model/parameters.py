@@ -122,10 +122,28 @@ def persistent_buffers(model: nn.Module) -> dict[str, Tensor]:
     return {name: buffer for name, buffer in model.named_buffers() if name in saved}
 
 
+def targets_of(model: nn.Module) -> dict[str, Tensor]:
+    """Every parameter (tied ones once) and persistent buffer by its name: what directions and snapshots may set."""
+    return {**dict(model.named_parameters()), **persistent_buffers(model)}
+
+
 def state_of(model: nn.Module) -> dict[str, Tensor]:
     """A copy on the CPU of every parameter (tied ones once) and persistent buffer."""
-    tensors = {**dict(model.named_parameters()), **persistent_buffers(model)}
-    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in targets_of(model).items()}
+
+
+LARGE = 1 << 28  # bytes of weights: larger models are copied where it cannot be avoided, and nowhere else
+
+
+def is_large(model: nn.Module) -> bool:
+    """Whether the weights of a model are too many to be copied without need, or are in a file."""
+    return bool(on_meta(model)) or sum(tensor.nbytes for tensor in targets_of(model).values()) > LARGE
+
+
+def on_meta(model: nn.Module) -> list[str]:
+    """The names of the parameters and buffers that hold no numbers, as they are on torch's meta device."""
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    return [name for name, tensor in tensors if tensor.is_meta]
 
 
 def match_state(model: nn.Module, weights: State, subject: str) -> dict[str, Tensor]:
@@ -143,7 +161,7 @@ def match_state(model: nn.Module, weights: State, subject: str) -> dict[str, Ten
     Raises:
         JobError: the weights are not those of such a model; names the tensors that differ.
     """
-    own = {**dict(model.named_parameters()), **persistent_buffers(model)}
+    own = targets_of(model)
     names = set(model.state_dict()) | set(own)
     if weights and not any(name in names for name in weights):
         weights = _part_of(weights, own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import pickle
 import warnings
@@ -14,7 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from landscape.core.errors import JobError, NotFoundError, quoted
+from landscape.core.errors import JobError, NotFoundError, one_line, quoted
 from landscape.model.mindspore_files import SOFTWARE, is_checkpoint
 from landscape.model.packed_file import Archive, part_of
 from landscape.model.packed_model import read_tensors
@@ -33,7 +34,9 @@ LARGEST_SPREAD, FREE_SPREAD = 16, 64 << 20
 def load_weights(path: str | Path, *, again: bool = False) -> dict[str, Tensor]:
     """Named tensors from a safetensors or `torch.save` file, on the CPU, without the prefixes of DDP and compile.
 
-    A checkpoint may hold them itself or under `state_dict`, `model_state_dict`, `model`, `net`, ….
+    A checkpoint may hold them itself or under `state_dict`, `model_state_dict`, `model`, `net`, …. A folder may hold
+    the shards of a model and their index, as Hugging Face writes them. The tensors of safetensors are views of the
+    file, of which only what is read takes memory.
 
     Args:
         again: whether the file was loaded before; then its warnings are not repeated.
@@ -49,9 +52,12 @@ def load_weights(path: str | Path, *, again: bool = False) -> dict[str, Tensor]:
         return read_tensors(Archive(part[0]), part[1])
     if not file.exists():
         raise NotFoundError(f"weights file {quoted(str(path))} does not exist")
+    if file.is_dir():
+        shards = shards_of(file)
+        state = {name: tensor for shard in shards for name, tensor in load_weights(shard, again=again).items()}
+        return strip_prefixes(state)
     if not file.is_file():
-        kind = "a folder" if file.is_dir() else "a pipe or a device"
-        raise JobError(f"weights {quoted(str(path))} is {kind}, not a file; name the file of weights")
+        raise JobError(f"weights {quoted(str(path))} is a pipe or a device, not a file; name the file of weights")
     if _is_safetensors(file):
         tensors, metadata = _read_safetensors(file)
         # Our own snapshots have no prefixes of wrappers: a layer may really be called `module`.
@@ -62,22 +68,68 @@ def load_weights(path: str | Path, *, again: bool = False) -> dict[str, Tensor]:
     return state
 
 
+INDEX = ".index.json"  # of the shards of a model
+SHARDS = (".safetensors", ".bin")
+
+
+def shards_of(folder: Path) -> list[Path]:
+    """The files of weights in a folder: those that its index names, or the only one.
+
+    Raises:
+        JobError: there is none, or more than one and no index, or the index names no files of the folder.
+    """
+    indices = sorted(file for file in folder.iterdir() if file.name.endswith(tuple(kind + INDEX for kind in SHARDS)))
+    files = sorted(file for file in folder.iterdir() if file.suffix == SHARDS[0])
+    files = files or sorted(folder.glob("*.bin"))
+    if not indices and len(files) == 1:
+        return files
+    if not indices:
+        found = "several: " + ", ".join(file.name for file in files[:3]) if files else "none"
+        raise JobError(
+            f"weights {quoted(str(folder))}: a folder must hold one file of weights, or shards with their index "
+            f"(model.safetensors{INDEX}), not {found}; name the file"
+        )
+    index = next((file for file in indices if SHARDS[0] in file.name), indices[0])
+    try:
+        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        shards = [folder / name for name in names]
+        outside = [name for name in names if Path(name).name != name]
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise JobError(f"weights {quoted(str(index))} is no index of shards: {one_line(error)}") from None
+    missing = [shard.name for shard in shards if not shard.is_file()]
+    if outside or missing or not shards:
+        what = f"names {quoted((outside or missing or ['nothing'])[0])}, which is not in its folder"
+        raise JobError(f"weights {quoted(str(index))} {what}; fetch all shards")
+    return shards
+
+
 def read_about(path: str | Path) -> dict[str, Any]:
     """The entries of a checkpoint beside its weights, such as `epoch` or `global_step`.
 
     Returns:
-        The metadata of a safetensors file; the top-level values of a `torch.save` file that are no mappings.
+        The metadata of a safetensors file; the top-level values of a `torch.save` file that are no mappings; of a
+        folder, what the trainer of transformers has left there.
 
     Raises:
         JobError: the file cannot be read, or is no checkpoint.
     """
     file = Path(path)
+    if file.is_dir():
+        return _trainer_state(file)
     if _is_safetensors(file):
         return dict(_read_safetensors(file)[1])
     checkpoint = _read_torch(file)
     if not isinstance(checkpoint, Mapping):
         return {}
     return {str(key): value for key, value in checkpoint.items() if not isinstance(value, Mapping)}
+
+
+def _trainer_state(folder: Path) -> dict[str, Any]:
+    try:
+        state = json.loads((folder / "trainer_state.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return {key: state[key] for key in ("global_step", "epoch") if key in state} if isinstance(state, dict) else {}
 
 
 def _refuse_unusual_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:

@@ -28,7 +28,7 @@ from landscape.core.plan import Plan
 from landscape.core.random_state import fixed_seeds
 from landscape.model.packed_file import REFERENCE, WRITTEN, names_a_file, names_onnx
 from landscape.model.packed_model import PortableFile, PortableModel
-from landscape.model.parameters import describe_parameters
+from landscape.model.parameters import describe_parameters, targets_of
 from landscape.problem.language import Padding, Reader
 from landscape.problem.network import telling_network
 from landscape.problem.supervised import Observe, Supervised
@@ -325,23 +325,27 @@ def _check_parts(problem: Problem, name: str) -> None:
     """Refuse a problem whose model holds no numbers, or whose `observe` cannot be called."""
     if not isinstance(problem.model, nn.Module):
         raise JobError(f"problem: {name}: model must be a torch.nn.Module, not {type(problem.model).__name__}")
-    refuse_without_numbers(problem.model, f"problem: {name}: model")
+    refuse_without_numbers(problem.model, f"problem: {name}: model", in_file=problem.weights is not None)
     if not callable(problem.observe):
         raise JobError(f"problem: {name}: observe must be callable, not {type(problem.observe).__name__}")
 
 
-def refuse_without_numbers(model: nn.Module, subject: str) -> None:
-    """Refuse a model with a lazy layer, or on the meta device.
+def refuse_without_numbers(model: nn.Module, subject: str, *, in_file: bool = False) -> None:
+    """Refuse a model with a lazy layer, or with tensors on the meta device that no file of weights can hold.
 
     Args:
         subject: the model's name in the error.
+        in_file: whether parameters and persistent buffers are read from a file.
     """
+    read = targets_of(model) if in_file else {}
     for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
-        if nn.parameter.is_lazy(tensor) or tensor.is_meta:
-            raise JobError(
-                f"{subject}: {quoted(name)} holds no numbers (a lazy layer, or the meta device); load its weights, and "
-                "run one batch through lazy layers"
-            )
+        if nn.parameter.is_lazy(tensor) or (tensor.is_meta and name not in read):
+            remedy = "load its weights, and run one batch through lazy layers"
+            if in_file:
+                remedy = (
+                    "nor does a file hold it; make it anew on the CPU, or build the model under `without_weights()`"
+                )
+            raise JobError(f"{subject}: {quoted(name)} holds no numbers (a lazy layer, or the meta device); {remedy}")
 
 
 def import_callback(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -217,6 +218,9 @@ class Problem:
         derived: name → formula, for surfaces that follow from the mean of an observable: {"perplexity": "exp(loss)"}.
         expected: {"loss": the known mean loss of the network}, from a paper or an evaluation of your own; `landscape
             check` compares the loss at the centre with it. It changes no value.
+        weights: a file of weights, or a folder of safetensors shards with their index, that holds the weights of the
+            network. They are read where they are needed and never all at once, and the model may be on torch's `meta`
+            device, where it takes no memory.
 
     Raises:
         JobError: a name cannot be stored or is given twice, a term's weight is not positive, a formula is unknown,
@@ -231,8 +235,11 @@ class Problem:
     term_weights: Mapping[str, float] | None = None
     derived: Mapping[str, str] = field(default_factory=dict)
     expected: Mapping[str, float] = field(default_factory=dict)
+    weights: str | Path | None = None
 
     def __post_init__(self) -> None:
+        if self.weights is not None:
+            object.__setattr__(self, "weights", Path(self.weights).absolute())
         if self.observables is not None:
             check_names("observables", self.observables, with_loss=True)
         if self.length is not None and not callable(self.length):

@@ -23,7 +23,7 @@ POINTS = np.array([[0.0, 0.0], [0.5, -0.3], [-1.0, 1.0], [0.5, 0.7], [0.1, 0.2]]
 
 
 def drawn(model, seed):
-    return random_direction(state_of(model), describe_parameters(model), seed, ignore=())
+    return dict(random_direction(state_of(model), describe_parameters(model), seed, ignore=()))
 
 
 def evaluator(

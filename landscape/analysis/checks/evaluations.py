@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -37,7 +37,7 @@ from landscape.evaluation.model_rounding import WeightRounding
 from landscape.evaluation.reference_loss import DrawnError, loss_of, weights_at
 from landscape.job.directions.base import DirectionTensors
 from landscape.job.directions.file import STEPS
-from landscape.job.directions.random import RandomDirection
+from landscape.job.directions.random import RandomDirection, hold_if_small
 from landscape.model.parameters import State, describe_parameters
 from landscape.problem.selection import samples_in
 
@@ -45,7 +45,6 @@ from landscape.problem.selection import samples_in
 # of 2.5 gradients.
 GRADIENT, PRODUCT = 3, 8
 FEW = 32  # samples on which losses and derivatives are compared
-BYTES_OF_LINES = 2 << 30  # of the directions that a process holds at once beside those of the landscape
 
 Points = Sequence[Sequence[float]]
 
@@ -216,23 +215,13 @@ class ExtraEvaluations:
 
     def line_losses(self, spec: RandomDirection, seeds: Sequence[int], at: Sequence[float]) -> tuple[Floats, Floats]:
         """Losses and standard errors of their rise [lines, places] along random directions of other seeds."""
-        parts = [self._group_losses(spec, group, at) for group in self._groups(seeds)]
-        return np.concatenate([losses for losses, _ in parts]), np.concatenate([errors for _, errors in parts])
-
-    def _group_losses(self, spec: RandomDirection, seeds: Sequence[int], at: Sequence[float]) -> tuple[Floats, Floats]:
         infos = describe_parameters(self.prepared.problem.model)
         drawn = [spec.model_copy(update={"seed": seed}).draw(self.landscape.origin, infos) for seed in seeds]
-        setting = replace(self.own, directions=tuple(DirectionTensors(tensors) for tensors in drawn))
+        setting = replace(self.own, directions=tuple(map(DirectionTensors, hold_if_small(drawn))))
         lines = range(len(seeds))
         points = [[place if k == line else 0.0 for k in lines] for line in lines for place in at]
         losses, errors = self.rises(setting, points, at_once=len(at))
         return losses.reshape(len(seeds), -1), errors.reshape(len(seeds), -1)
-
-    def _groups(self, seeds: Sequence[int]) -> Iterator[Sequence[int]]:
-        numbers = sum(tensor.numel() for tensor in self.landscape.origin.values())
-        size = max(1, BYTES_OF_LINES // (4 * numbers))
-        for start in range(0, len(seeds), size):
-            yield seeds[start : start + size]
 
     # -- derivatives ----------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from landscape.model.parameters import FilterScales, ParameterInfo, State
 
 Generator = Literal["counter"]
+FLOAT32 = 4  # bytes
 DRAWN_BYTES = 1 << 30  # if all directions together are larger, random ones are drawn whenever they are needed
 
 
@@ -74,6 +76,9 @@ class DrawnTensors(Mapping[str, "Tensor"]):
         shape, scales = self.shapes[name], self.scales[name]
         return self.rectangle(name, range(scales.rows), range(scales.columns)).view(shape)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.shapes  # the inherited method would draw the tensor
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.shapes)
 
@@ -95,6 +100,17 @@ class DrawnTensors(Mapping[str, "Tensor"]):
             hashed.update(f"{name} {self.shapes[name]};".encode())
             hashed.update(self.scales[name].table.numpy().tobytes())
         return hashed.hexdigest()
+
+
+def hold_if_small(directions: Sequence[State]) -> list[State]:
+    """The directions, their random ones as tensors if all of them together take at most DRAWN_BYTES."""
+    numbers = 0
+    for direction in directions:
+        if isinstance(direction, DrawnTensors):
+            numbers += sum(map(math.prod, direction.shapes.values()))
+        else:
+            numbers += sum(tensor.numel() for tensor in direction.values())
+    return list(directions) if FLOAT32 * numbers > DRAWN_BYTES else [dict(direction) for direction in directions]
 
 
 def random_direction(

@@ -376,7 +376,7 @@ def test_a_worker_gives_the_serial_bytes_from_pieces_and_seeds_of_what_is_define
     run(job("serial"))
     if host_bytes:
         monkeypatch.setenv(HOST_BYTES, host_bytes)
-    monkeypatch.setattr("landscape.compute.axes_and_paths.DRAWN_BYTES", 0)
+    monkeypatch.setattr("landscape.job.directions.random.DRAWN_BYTES", 0)
     cluster.run(job("workers"), workers=1)
     one, other = (open_run(str(tmp_path / name))["plane"] for name in ("serial", "workers"))
     assert one.loss.tobytes() == other.loss.tobytes()

@@ -10,8 +10,8 @@ from torch import nn
 from landscape.core.plan import default_plan
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.layers import LayersSeen, layers_at
-from landscape.evaluation.weights import targets_of
 from landscape.model.layer_rules import DEFAULTS
+from landscape.model.parameters import targets_of
 from landscape.problem.terms import Problem
 from landscape.recipes.cnn import CNN as RecipeCNN
 from landscape.recipes.lenet import LeNet5

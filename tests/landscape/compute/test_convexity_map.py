@@ -21,7 +21,8 @@ from landscape.views.draw.figure import figure
 from landscape.views.prepare.figure import prepare_figure
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch.func itself
-MAP = {"name": "map", "convexity": True, "size": [4, 3], "range": [[-1, 0.5], [-0.5, 1]]}
+SEEDS = [{"kind": "random", "seed": seed} for seed in (3, 4)]
+MAP = {"name": "map", "convexity": True, "size": [4, 3], "range": [[-1, 0.5], [-0.5, 1]], "directions": SEEDS}
 NAMES = ("eig_max", "eig_max_residual", "eig_min", "eig_min_residual")
 
 

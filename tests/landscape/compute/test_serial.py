@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import hashlib
 import itertools
 import math
+from collections.abc import Iterator
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -63,14 +66,27 @@ def moved(model: nn.Module, origin, directions, point) -> nn.Module:
     return found
 
 
+def normals_by_hand(seed: int, name: str) -> Iterator[float]:
+    """SplitMix64 after a state from a digest, four normal quantiles of 16 bits each word."""
+    mask, quantile = (1 << 64) - 1, NormalDist().inv_cdf
+    state = int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:8], "little")
+    while True:
+        state = (state + 0x9E3779B97F4A7C15) & mask
+        word = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & mask
+        word ^= word >> 31
+        for lane in range(4):
+            yield quantile(((word >> 16 * lane & 0xFFFF) + 0.5) / 65536)
+
+
 def random_by_hand(model: nn.Module, seed: int) -> dict[str, np.ndarray]:
     """Li et al.'s direction for a network of convolutions and linear layers, biases and norms ignored."""
-    generator = torch.Generator().manual_seed(seed)
     found = {}
     for name, parameter in model.named_parameters():
-        drawn = torch.randn(parameter.shape, generator=generator).numpy().astype(np.float64)
         if parameter.dim() <= 1:
             continue
+        drawn = np.array(list(itertools.islice(normals_by_hand(seed, name), parameter.numel())))
+        drawn = drawn.reshape(parameter.shape)
         for row, weight in zip(drawn, parameter.detach().numpy(), strict=True):
             row *= np.linalg.norm(weight) / (np.linalg.norm(row) + 1e-10)
         found[name] = drawn.astype(np.float32)

@@ -234,18 +234,17 @@ def bytes_held(evaluator: Evaluator, *given: Iterable[torch.Tensor]) -> int:
 
 
 @pytest.mark.parametrize(
-    "dtype, coarse, expected",
-    [(torch.float32, False, 20), (torch.bfloat16, False, 12), (torch.bfloat16, True, 8)],
+    "dtype, large, expected", [(torch.float32, False, 20), (torch.float32, True, 4), (torch.bfloat16, False, 2)]
 )
-def test_bytes_held_per_weight(dtype, coarse, expected, monkeypatch):
-    # float32: the model, the origin, two directions, and the sum that a row shares, which only small models keep.
-    # bfloat16: 2 for the model, 2 for the origin, 4 for a direction, or 2 where bfloat16 has all of its numbers.
+def test_bytes_held_per_weight(dtype, large, expected, monkeypatch):
+    # A small model in float32: the model, the origin, two directions, and the sum that a row shares. Others: the model,
+    # as the origin and the directions are read from where they are given.
     monkeypatch.setattr("landscape.evaluation.weights.PIECE", 1 << 10)
     model = nn.Linear(512, 512, bias=False).to(dtype)
     problem = Problem(model, None, lambda model, batch: {"loss": model(batch).float().square().sum(1)})
     axes = [drawn(model, 1), drawn(model, 2)]
-    if coarse:
-        axes = [{name: each.bfloat16().float() for name, each in axis.items()} for axis in axes]
+    if large:
+        monkeypatch.setattr("landscape.evaluation.weights.LARGE", 0)
     samples, origin = torch.ones(2, 512), state_of(model)
     made = Evaluator(model, samples, problem.observe, PLAN, CPU, origin, axes)
     given = (list(model.parameters()), origin.values(), *(axis.values() for axis in axes), [samples])

@@ -20,6 +20,7 @@ from landscape.surface.record_entries import Checks
 
 Make = Callable[[], Problem]
 PLANE = {"name": "a", "size": 13, "range": [-1, 1]}
+NEAR = {**PLANE, "range": [-0.5, 0.5], "directions": [{"kind": "random", "seed": seed} for seed in (9, 10)]}
 WORSE = ("holds", "unjudged", "information", "reservation", "fails")
 
 
@@ -268,7 +269,7 @@ def test_derivatives_between_kinks_do_not_judge_the_centre_cell(tmp_path):
 
 @pytest.fixture(scope="module")
 def healthy(trained, tmp_path_factory: pytest.TempPathFactory) -> Checks:
-    return judged(tmp_path_factory.mktemp("healthy"), partial(classifier, trained), {**PLANE, "range": [-0.5, 0.5]})
+    return judged(tmp_path_factory.mktemp("healthy"), partial(classifier, trained), NEAR)
 
 
 def test_a_trained_classifier_has_no_fault(healthy):
@@ -287,7 +288,7 @@ CLASSIFIERS = {
 def test_a_mutant_of_the_classifier_fires_its_check(name, healthy, trained, tmp_path):
     number, fires, changes, spec, job = CLASSIFIERS[name]
     make = partial(classifier, trained, **changes)
-    found = judged(tmp_path, make, {**PLANE, "range": [-0.5, 0.5], **spec}, **job)
+    found = judged(tmp_path, make, {**NEAR, **spec}, **job)
     assert fired(found, healthy) == fires, found.text("a")
     assert number in fires
 

@@ -21,8 +21,8 @@ from landscape.core.plan import Engine, default_plan
 from landscape.evaluation.engines.base import ChannelsLast
 from landscape.evaluation.engines.cpu_kernels import PoolingByMaxima, pool_by_maxima
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.weights import MovingWeights, targets_of
-from landscape.model.parameters import state_of
+from landscape.evaluation.weights import MovingWeights
+from landscape.model.parameters import state_of, targets_of
 from landscape.problem.terms import Problem
 from landscape.recipes.lenet import LeNet5
 
