@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from cluster.driver.transfer import pack_direction, pack_state
+from cluster.driver.transfer import pack_direction, pack_origin
 from cluster.driver.worker import LandscapeInputs, WorkerHandle
 from landscape.compute.job_warnings import warn_of_constant
 from landscape.compute.prepared import PreparedLandscape
@@ -74,7 +74,7 @@ class SentLandscape:
         extension = self.landscape.extension
         return LandscapeInputs(
             self.landscape.name,
-            pack_state(self.landscape.origin),
+            pack_origin(self.landscape.origin),
             [pack_direction(axis.tensors) for axis in self.landscape.directions],
             self.landscape.grid,
             self.landscape.plan,

@@ -99,7 +99,9 @@ class RayWorkerPool:
                 f"({one_line(error.__cause__ or error, 120)}); make that when the function is called, or compute here"
             ) from error
         path = tuple(map(os.path.abspath, sys.path))
-        self._source = ProblemSource(portable, prepared.job.folder, path, look_of(prepared), prepared.network)
+        self._source = ProblemSource(
+            portable, prepared.job.folder, path, look_of(prepared), prepared.network, prepared.job.origin_in
+        )
         self._hired = 0
         self._looked = self._alone_since = self._last_shown = clock()
         self._explained = False

@@ -18,6 +18,7 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
+from landscape.compute.landscape_context import OwnState
 from landscape.core.errors import JobError
 from landscape.job.directions.random import DrawnTensors
 from landscape.model.parameters import State
@@ -61,6 +62,38 @@ def pack_state(state: State) -> dict[str, SharedTensor]:
 def unpack_state(state: Mapping[str, SharedTensor]) -> dict[str, torch.Tensor]:
     """The named tensors that `pack_state` packed."""
     return {name: unpack(packed) for name, packed in state.items()}
+
+
+@dataclass(frozen=True)
+class OwnWeights:
+    """The weights that a worker's own problem has, by their digest."""
+
+    digest: str
+
+
+def pack_origin(origin: State) -> Mapping[str, SharedTensor] | OwnWeights:
+    """The weights at the origin; those of a large problem itself are not sent, as every worker reads them."""
+    return OwnWeights(origin.digest) if isinstance(origin, OwnState) else pack_state(origin)
+
+
+def unpack_origin(packed: Mapping[str, SharedTensor] | OwnWeights, own: Callable[[], State]) -> State:
+    """The origin that `pack_origin` packed.
+
+    Args:
+        own: the weights of the problem here.
+
+    Raises:
+        JobError: the problem here has other weights than the driver's.
+    """
+    if not isinstance(packed, OwnWeights):
+        return unpack_state(packed)
+    state = own()
+    if not isinstance(state, OwnState) or state.digest != packed.digest:
+        raise JobError(
+            "problem: its weights on a worker are not those on the driver; let every machine read the same file, and "
+            "seed what is drawn"
+        )
+    return state
 
 
 def pack_direction(direction: State) -> Mapping[str, SharedTensor] | DrawnTensors:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from cluster.driver.transfer import (
+    OwnWeights,
     PackedItems,
     SamplePieces,
     SharedPoints,
@@ -21,11 +22,13 @@ from cluster.driver.transfer import (
     samples_of,
     unpack,
     unpack_direction,
+    unpack_origin,
     unpack_samples,
     unpack_state,
 )
 from cluster.runtime.logs import Listener, Said
 from landscape.compute.executor import EvaluationContext, WorkItem
+from landscape.compute.landscape_context import own_state
 from landscape.compute.reproducibility import (
     NotReproduced,
     ReferencePoint,
@@ -36,7 +39,7 @@ from landscape.compute.tasks import Outcome, Task, Work, evaluate
 from landscape.core.devices import keep_freed_memory, pick_device
 from landscape.core.errors import JobError, NotRetried
 from landscape.core.grid import Grid
-from landscape.core.plan import Plan, Precision
+from landscape.core.plan import OriginIn, Plan, Precision
 from landscape.evaluation.dry_run import first_look
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.reduction import Before
@@ -44,6 +47,7 @@ from landscape.evaluation.tuning.choices import KeptChoices
 from landscape.evaluation.tuning.search import TuningRequest
 from landscape.evaluation.tuning.trials import Trials
 from landscape.job.directions.random import DrawnTensors
+from landscape.model.parameters import State
 from landscape.problem.batches import Samples, TensorSamples
 from landscape.problem.callback import load_problem
 from landscape.problem.collated import PickledItems
@@ -64,7 +68,7 @@ class LandscapeInputs:
     """
 
     name: str
-    origin: Mapping[str, SharedTensor]
+    origin: Mapping[str, SharedTensor] | OwnWeights
     directions: Sequence[Mapping[str, SharedTensor] | DrawnTensors]
     grid: Grid
     plan: Plan
@@ -93,6 +97,7 @@ class ProblemSource:
     path: tuple[str, ...] = ()
     look: DeclaredObservables | None = None
     network: Mapping[str, Any] = field(default_factory=dict)
+    origin_in: OriginIn | None = None
 
 
 @dataclass(frozen=True)
@@ -138,6 +143,7 @@ class Worker:
         self._device = pick_device("auto" if use_gpu else "cpu")
         self._loaded = ""
         self._evaluator: Evaluator | None = None
+        self._own: State | None = None  # the weights of the problem, once they are needed
         self._reference_point: ReferencePoint | None = None  # of the landscape that is loaded
         self._trials: Trials | None = None
         self._context: EvaluationContext | None = None
@@ -153,6 +159,7 @@ class Worker:
             if self._source.folder.is_dir():  # on another machine it is the working directory that was shipped
                 os.chdir(self._source.folder)
             problem = load_problem(callback, self._source.folder, self._source.network)
+            self._problem = problem
             self._model, self._observe = problem.model, problem.observe
             self._samples: Samples = receive_samples(self._samples_reference, problem, self._fetch)
             self._look()
@@ -165,7 +172,8 @@ class Worker:
         look = self._source.look
         if look is None:
             return
-        names = first_look(self._model, self._observe, self._samples, look.precision, self._device).names
+        of_problem = self._model, self._observe, self._samples
+        names = first_look(*of_problem, look.precision, self._device, self._own_state()).names
         if names != look.observables:
             raise JobError(f"observe: returns {', '.join(names)}, the problem names {', '.join(look.observables)}")
 
@@ -223,12 +231,21 @@ class Worker:
         try:
             landscape, evaluator = self._load(inputs)
             if self._context is None:
-                self._context = EvaluationContext(evaluator, unpack_state(landscape.origin))
+                self._context = EvaluationContext(evaluator, self._origin_of(landscape))
             context = self._context
             answer = evaluator.within_memory(lambda: item.answer(context))
         except Exception as error:
             return _failed(error)
         return Receipt(details={"answer": answer})
+
+    def _own_state(self) -> State:
+        """The weights of the problem, read once."""
+        if self._own is None:
+            self._own = own_state(self._problem)
+        return self._own
+
+    def _origin_of(self, landscape: LandscapeInputs) -> State:
+        return unpack_origin(landscape.origin, self._own_state)
 
     def _load(self, inputs: Sequence[Any]) -> tuple[LandscapeInputs, Evaluator]:
         """The landscape and an evaluator set to it; both are kept until a task of another landscape comes."""
@@ -238,12 +255,13 @@ class Worker:
             self._loaded, self._trials, self._context = "", None, None
             if self._evaluator is not None and self._evaluator.plan != self._inputs.plan:
                 self._evaluator = None  # before the new one, as the device may hold model and samples only once
-            origin = unpack_state(self._inputs.origin)
+            origin = self._origin_of(self._inputs)
             directions = [unpack_direction(direction) for direction in self._inputs.directions]
             if self._evaluator is None:
                 self._evaluator = Evaluator(
-                    self._model, self._samples, self._observe, self._inputs.plan, self._device, origin, directions
-                )
+                    self._model, self._samples, self._observe, self._inputs.plan, self._device, origin, directions,
+                    origin_in=self._source.origin_in,
+                )  # fmt: skip
             else:
                 self._evaluator.load(origin, directions)
             self._loaded, self._reference_point = key, None

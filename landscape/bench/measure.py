@@ -34,6 +34,7 @@ from landscape.bench.yardsticks import (
     typical,
     work_of,
 )
+from landscape.compute.landscape_context import in_memory
 from landscape.compute.plans import make_evaluator
 from landscape.compute.prepare import prepare
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
@@ -165,7 +166,8 @@ class _Bench:
     def __init__(
         self, prepared: PreparedJob, landscape: PreparedLandscape, precision: Precision, options: BenchOptions
     ) -> None:
-        self._problem, self._samples, self._grid = prepared.problem, prepared.samples, landscape.grid
+        self._problem, self._samples = in_memory(prepared.problem), prepared.samples
+        self._grid = landscape.grid
         self._origin, self._axes = landscape.origin, [each.tensors for each in landscape.directions]
         self._options, self._precision, self._job = options, precision, prepared.job
         plan = replace(landscape.plan, precision=precision, engine=EAGER)

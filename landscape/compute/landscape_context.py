@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -16,6 +16,8 @@ from torch import Tensor
 from landscape.core.errors import JobError, LandscapeError, NotFoundError, quoted
 from landscape.core.folders import locate, open_folder, real_place, run_labels
 from landscape.core.validation import OF_RUN, ranges
+from landscape.evaluation.model_state import private_copy
+from landscape.evaluation.running_model import give_memory
 from landscape.job.directions.base import DirectionSpec, RunPath, RunSnapshot, Spectrum, Workers, in_this_process
 from landscape.job.job import Job
 from landscape.job.landscape import LONGEST_LABEL, Landscape
@@ -26,6 +28,7 @@ from landscape.model.parameters import (
     State,
     is_large,
     match_state,
+    on_meta,
     state_digest,
     state_of,
     targets_of,
@@ -107,7 +110,8 @@ class Weights:
         """The digest of the weights of that name."""
         key = self.resolve(reference)
         if key not in self._digests:
-            self._digests[key] = state_digest(self.state(key))
+            state = self.state(key)
+            self._digests[key] = state.digest if isinstance(state, OwnState) else state_digest(state)
         return self._digests[key]
 
     def went_on_to(self, reference: int | str | RunSnapshot) -> str:
@@ -146,13 +150,37 @@ class Weights:
         return match_state(self.model, tensors, f"file {quoted(key)}")
 
 
+class OwnState(dict[str, torch.Tensor]):
+    """The weights of a large problem, which every process has that calls the problem's callback: they are not sent."""
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest by which a process sees that it has the same weights."""
+        return state_digest(self)
+
+
 def own_state(problem: Problem) -> dict[str, torch.Tensor]:
     """The weights of a problem: those of its file, else a copy of the model's; a large model's own tensors."""
-    if problem.weights is not None:
-        return match_state(problem.model, load_weights(problem.weights), f"weights {quoted(str(problem.weights))}")
-    if is_large(problem.model):
-        return {name: tensor.detach().cpu() for name, tensor in targets_of(problem.model).items()}
-    return state_of(problem.model)
+    model, file = problem.model, problem.weights
+    if file is not None:
+        state = match_state(model, load_weights(file), f"weights {quoted(str(file))}")
+    elif is_large(model):
+        state = {name: tensor.detach().cpu() for name, tensor in targets_of(model).items()}
+    else:
+        return state_of(model)
+    return OwnState(state) if is_large(model) else state
+
+
+def in_memory(problem: Problem) -> Problem:
+    """The problem with a model that holds its weights, if they are in a file alone."""
+    if not on_meta(problem.model):
+        return problem
+    model = private_copy(problem.model)[0]
+    give_memory(model, torch.device("cpu"))
+    with torch.no_grad():
+        for name, tensor in own_state(problem).items():
+            targets_of(model)[name].copy_(tensor)
+    return replace(problem, model=model, weights=None)
 
 
 TRACKED = re.compile(r"(^|\.)num_batches_tracked$")  # snapshots of one network may lack these

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from landscape.compute.callback_place import with_packed_names
+from landscape.compute.landscape_context import in_memory
 from landscape.compute.pack_file import (
     ArchiveWriter,
     are_sequences,
@@ -398,7 +399,7 @@ class _Exporting:
     """The parts of the file, made from a prepared job."""
 
     def __init__(self, prepared: PreparedJob) -> None:
-        self.prepared, self.problem, self.samples = prepared, prepared.problem, prepared.samples
+        self.prepared, self.problem, self.samples = prepared, in_memory(prepared.problem), prepared.samples
         self.plan: Plan = prepared.landscapes[0].plan
         self.model = _copy_for_evaluation(self.problem, self.plan)
         self.sequences = are_sequences(self.samples)

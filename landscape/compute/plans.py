@@ -241,7 +241,7 @@ def make_evaluator(
     with in_folder(prepared.folder):
         return Evaluator(
             problem.model, prepared.samples, problem.observe, landscape.plan, device, landscape.origin,
-            [direction.tensors for direction in landscape.directions], on_point,
+            [direction.tensors for direction in landscape.directions], on_point, origin_in=prepared.job.origin_in,
         )  # fmt: skip
 
 

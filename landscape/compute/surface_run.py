@@ -20,7 +20,6 @@ from landscape.compute.recorded_job import job_of, recorded_job
 from landscape.core.errors import JobError, quoted
 from landscape.core.files import whole_file
 from landscape.core.plan import Engine
-from landscape.evaluation.model_state import private_copy
 from landscape.evaluation.running_model import LoadedModel
 from landscape.job.landscape import Landscape
 from landscape.job.reading import spec_as_computed
@@ -53,12 +52,13 @@ def weights_at(surface: Surface, point: Sequence[float]) -> dict[str, Tensor]:
     loaded = LoadedModel(prepared.problem.model, landscape.plan, torch.device("cpu"))
     directions = [direction.tensors for direction in landscape.directions]
     weights = loaded.place(landscape.origin, directions, Engine()).state_at(point)
-    model, _ = private_copy(prepared.problem.model)
-    with torch.no_grad():
-        for tensor_name, tensor in targets_of(model).items():
-            if tensor_name in weights:
-                tensor.copy_(weights[tensor_name])
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    model = prepared.problem.model
+    first_names = {id(tensor): tensor_name for tensor_name, tensor in targets_of(model).items()}  # of tied tensors
+    state: dict[str, torch.Tensor] = {}
+    for tensor_name, own in model.state_dict(keep_vars=True).items():
+        at_point = weights.get(first_names.get(id(own), tensor_name), own)
+        state[tensor_name] = at_point.detach().to(own.dtype, copy=True)
+    return state
 
 
 def write_job(surface: Surface, path: str | Path) -> Path:

@@ -54,8 +54,8 @@ STATISTICS: dict[BatchNorm, BatchNormMode] = {
 
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
 
-# Where the weights at the origin are kept while points are set from them: in the memory of the device, in that of the
-# host, from where they are brought piece by piece, or in the file that they are read from. It changes no value.
+# Where a large model's weights at the origin are kept while points are set from them: a copy in the memory of the
+# device, a copy in that of the host, or the file that they are read from. It changes no value.
 OriginIn = Literal["device", "host", "file"]
 
 DEFAULT_POINTS = 8

@@ -47,7 +47,7 @@ class Evaluator:
         directions: the axes; coordinates of points are relative to them.
         on_point: is called before each point, for progress; an exception that it raises ends the evaluation.
         limit: bytes of samples above which they stream to the device, see `make_feed`.
-        origin_in: where θ₀ and the directions that are held are kept, if the model is large.
+        origin_in: where θ₀ and the directions that are held are kept, see `MovingWeights`.
 
     Raises:
         JobError, ValueError: the plan's engine cannot run this model here.
@@ -56,7 +56,7 @@ class Evaluator:
     def __init__(
         self, model: nn.Module, samples: ChosenSamples | Batch, observe: Observe, plan: Plan, device: torch.device,
         origin: State, directions: Sequence[State], on_point: Callable[[], None] = lambda: None,
-        limit: int | None = None, origin_in: OriginIn = "device",
+        limit: int | None = None, origin_in: OriginIn | None = None,
     ) -> None:  # fmt: skip
         self.model, self.observe, self._plan, self.device = model, observe, plan, device
         self.on_point, self._loaded = on_point, LoadedModel(model, plan, device)

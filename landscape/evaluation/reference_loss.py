@@ -220,8 +220,9 @@ def _large_copy(evaluator: Evaluator, plan: Plan) -> Iterator[nn.Module]:
             yield model
         return
     model = private_copy(evaluator.model)[0]
-    give_memory(model, plan, evaluator.device)
-    _place_on(model, plan, evaluator.device)
+    take_to_type(model, plan)
+    give_memory(model, evaluator.device)
+    model.to(evaluator.device)
     yield model
 
 

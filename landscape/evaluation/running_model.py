@@ -134,7 +134,9 @@ class LoadedModel:
     def __init__(self, model: nn.Module, plan: Plan, device: torch.device) -> None:
         self.dtype = torch.float64 if plan.precision == "float64" else torch.float32
         copied, objects = private_copy(model)
-        give_memory(copied, plan, device)
+        if on_meta(copied):
+            take_to_type(copied, plan)  # before there are any numbers
+            give_memory(copied, device)
         self.model = copied.to(device)
         take_to_type(self.model, plan)
         quantise = plan.quantise
@@ -149,7 +151,7 @@ class LoadedModel:
         self.hides_writes = False
 
     def place(
-        self, origin: State, directions: Sequence[State], engine: Engine, origin_in: OriginIn = "device"
+        self, origin: State, directions: Sequence[State], engine: Engine, origin_in: OriginIn | None = None
     ) -> MovingWeights:
         """Set θ₀ and the axes, in the memory formats of an engine."""
         self.state.restore()
@@ -196,14 +198,11 @@ def take_to_type(model: nn.Module, plan: Plan) -> None:
                 tensor.data = tensor.data.float()
 
 
-def give_memory(model: nn.Module, plan: Plan, device: torch.device) -> None:
-    """Give tensors on the meta device memory on a real one, in place, in the type that the plan holds them in.
+def give_memory(model: nn.Module, device: torch.device) -> None:
+    """Give tensors on the meta device memory on a real one, in place; tied parameters stay tied.
 
-    Their numbers are undefined until weights are set. Tied parameters stay tied.
+    Their numbers are undefined until weights are set.
     """
-    if not on_meta(model):
-        return
-    take_to_type(model, plan)
     real: dict[Tensor, Tensor] = {}
     for module in model.modules():
         both: tuple[dict[str, Any], ...] = module._parameters, module._buffers

@@ -144,6 +144,7 @@ def _length(slots: Sequence[_Slot]) -> int:
 # Numbers that are summed at a time: few enough for a processor's cache, many enough that a GPU computes for longer than
 # a kernel takes to start.
 PIECE, PIECE_ON_GPU = 1 << 16, 1 << 22
+ROOM = 0.5  # of the free memory of a GPU, for θ₀ and directions; the rest is for activations
 Part = Callable[[range, range], Tensor]  # rows and columns of a tensor as a matrix → its numbers there, on the device
 
 
@@ -159,17 +160,21 @@ class StagedWeights:
         directions: dₖ per axis; a tensor that an axis leaves out does not move along it.
         finish: is called with a tensor's name and the tensor at a point, and may change the tensor in place.
         finished: names of the tensors that `finish` changes.
-        origin_in: where θ₀ and the directions that are held are kept.
+        origin_in: where θ₀ and the directions that are held are kept; default: on a GPU that has room for them, else
+            where they are given.
     """
 
     def __init__(
         self, targets: Mapping[str, Tensor], names: Sequence[str], origin: State, directions: Sequence[State],
-        finish: Finish, finished: Collection[str], origin_in: OriginIn,
+        finish: Finish, finished: Collection[str], origin_in: OriginIn | None = None,
     ) -> None:  # fmt: skip
         self._targets = {name: targets[name] for name in names}
         self._finish, self._finished = finish, [name for name in names if name in finished]
         example = targets[names[0]]
-        self._device, self._held_on = example.device, example.device if origin_in == "device" else None
+        self._device = example.device
+        held = [state for state in (origin, *directions) if not isinstance(state, DrawnTensors)]
+        needed = sum(state[name].nbytes for state in held for name in names if name in state)
+        self._origin_in = origin_in or _chosen_place(needed, example.device)
         self._piece = PIECE if example.device.type == "cpu" else PIECE_ON_GPU
         summed_in = torch.float64 if example.dtype is torch.float64 else torch.float32
         self._sum = torch.empty(self._piece, dtype=summed_in, device=example.device)
@@ -182,7 +187,11 @@ class StagedWeights:
     def _part_of(self, state: State, name: str) -> Part:
         if isinstance(state, DrawnTensors):
             return lambda rows, columns: state.rectangle(name, rows, columns, self._device)
-        held = state[name] if self._held_on is None else state[name].to(self._held_on)
+        held = state[name]
+        if self._origin_in == "device":
+            held = held.to(self._device, copy=True)
+        elif self._origin_in == "host":
+            held = held.clone() if self._device.type == "cpu" else held.pin_memory()
         matrix = held.reshape(self._shapes[name])
         return lambda rows, columns: _cut(matrix, rows, columns).to(self._device, non_blocking=True)
 
@@ -236,6 +245,14 @@ class StagedWeights:
             out.copy_(whole)
 
 
+def _chosen_place(needed: int, device: torch.device) -> OriginIn:
+    """The device, if it is a GPU on which so many bytes are at most ROOM of the free memory; else where they are."""
+    if device.type == "cpu":
+        return "file"
+    free, _ = torch.cuda.mem_get_info(device)
+    return "device" if needed <= ROOM * free else "file"
+
+
 def _matrix_shape(name: str, target: Tensor, directions: Sequence[State]) -> tuple[int, int]:
     """The rows and columns of a tensor as the matrix that its random directions are drawn as."""
     for direction in directions:
@@ -273,12 +290,13 @@ class MovingWeights:
         directions: dₖ per axis; a tensor that an axis leaves out does not move along it.
         layouts: memory formats of moved tensors by their number of dimensions; others are contiguous.
         rounding: rounds the weights of points, of whole sets, and those that do not move.
-        origin_in: where θ₀ and the directions that are held are kept, if the model is large.
+        origin_in: where θ₀ and the directions that are held are kept, if the model is large; default: on a GPU that
+            has room for them, else where they are given.
     """
 
     def __init__(
         self, model: nn.Module, origin: State, directions: Sequence[State], layouts: Layouts,
-        rounding: WeightRounding = NOTHING_ROUNDED, origin_in: OriginIn = "device",
+        rounding: WeightRounding = NOTHING_ROUNDED, origin_in: OriginIn | None = None,
     ) -> None:  # fmt: skip
         self._targets, self.axes = targets_of(model), len(directions)
         self._origin = {name: tensor for name, tensor in origin.items() if name in self._targets}
@@ -299,7 +317,7 @@ class MovingWeights:
         self._versions, self._moved_versions = self._versions_now(), self._moved_versions_now()
 
     def _hold(
-        self, directions: Sequence[State], layouts: Layouts, origin_in: OriginIn
+        self, directions: Sequence[State], layouts: Layouts, origin_in: OriginIn | None
     ) -> list[FlatWeights | StagedWeights]:
         """The moved tensors of each type: a model may mix bfloat16 and float32."""
         by_type: dict[torch.dtype, list[str]] = {}

@@ -27,7 +27,7 @@ from pydantic import (
 from landscape.core.errors import quoted
 from landscape.core.folders import locate
 from landscape.core.grid import AXIS_NAMES
-from landscape.core.plan import BatchNorm, Engine, Precision
+from landscape.core.plan import BatchNorm, Engine, OriginIn, Precision
 from landscape.core.validation import (
     Count,
     Frozen,
@@ -203,7 +203,7 @@ class Job(Frozen):
     # Without `seed`, which a direction has too, and without the fields that every job has.
     often_misplaced: ClassVar[frozenset[str]] = frozenset([
         "num_samples", "batch_size", "precision", "batch_norm", "engine", "device", "threads", "workers", "num_gpus",
-        "device_ids", "tile", "keep_samples",
+        "device_ids", "origin_in", "tile", "keep_samples",
     ])  # fmt: skip
 
     run: str
@@ -249,6 +249,11 @@ class Job(Frozen):
     """GPUs of each worker: a share from 0 to 1, or a whole number."""
     worker_resources: CustomResources | None = None
     """Custom resources of a Ray cluster that each worker needs, and how much of each, such as `{a100: 1}`."""
+    origin_in: OriginIn | None = None
+    """Where a large model's weights at the origin are kept while points are set from them: a copy in the memory of the
+    `device`, a copy in that of the `host`, or the `file` that they are read from; default: on a GPU that has room for
+    them, else where they are. It changes no value.
+    """
     device_ids: tuple[GpuNumber, ...] | None = None
     """Which GPUs of this machine a local Ray may use."""
     tile: TileShape | None = None

@@ -165,6 +165,7 @@ def match_state(model: nn.Module, weights: State, subject: str) -> dict[str, Ten
     names = set(model.state_dict()) | set(own)
     if weights and not any(name in names for name in weights):
         weights = _part_of(weights, own)
+    weights = _by_own_names(model, weights)
     optional = {name for name in own if name.endswith("num_batches_tracked")}
     missing = [name for name in own if name not in weights and name not in optional]
     extra = [name for name in weights if name not in names]
@@ -175,6 +176,17 @@ def match_state(model: nn.Module, weights: State, subject: str) -> dict[str, Ten
     ]
     refuse_mismatch(subject, missing, extra, misshapen)
     return {name: weights.get(name, tensor).detach().cpu().to(tensor.dtype) for name, tensor in own.items()}
+
+
+def _by_own_names(model: nn.Module, weights: State) -> State:
+    """The weights with the first name of a tied parameter, if they hold it by another one alone."""
+    first: dict[int, str] = {}
+    renamed = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        own = first.setdefault(id(parameter), name)
+        if own not in weights and name in weights:
+            renamed[own] = weights[name]
+    return {**weights, **renamed} if renamed else weights
 
 
 def _part_of(weights: State, own: State) -> State:
