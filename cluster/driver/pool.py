@@ -17,6 +17,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.metrics import Gauge
 
+from cluster.driver.rank_group import start_actors
 from cluster.driver.transfer import (
     PIECE_BYTES,
     SamplePieces,
@@ -36,7 +37,6 @@ from cluster.driver.worker import (
     DeclaredObservables,
     ProblemSource,
     Receipt,
-    Worker,
     WorkerHandle,
     WorkerQuery,
 )
@@ -87,7 +87,7 @@ class RayWorkerPool:
     def __init__(
         self, prepared: PreparedJob, wanted: Placement, asked: int | None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._job, self._wanted, self._clock = prepared.job, wanted, clock
+        self._job, self._wanted, self._clock = prepared.job, replace(wanted, ranks=prepared.ranks), clock
         self._asked = asked or prepared.job.workers
         self._samples = share_samples(prepared.samples, min(host_limit(), object_store_room()))
         callback = prepared.job.problem
@@ -106,6 +106,7 @@ class RayWorkerPool:
         self._looked = self._alone_since = self._last_shown = clock()
         self._explained = False
         self._pending: dict[str, deque[tuple[Any, Asked]]] = {}  # worker → what it has not answered yet
+        self._others: dict[Any, str] = {}  # what another rank of a group answers → its worker
         self._awaited: dict[Any, str] = {}  # the reference that a worker answers next → the worker
         self.handles: dict[str, WorkerHandle] = {}
         self.ready: dict[str, WorkerHandle] = {}
@@ -132,16 +133,10 @@ class RayWorkerPool:
             self._alone_since = self._last_shown = self._clock()
         self._hired += 1
         name = f"worker-{self._hired}"
-        # Ray would restart an actor silently, without end; the driver replaces workers, within a budget.
-        options = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": 1}
-        custom = dict(self._wanted.custom) or None
-        actor = ray.remote(Worker).options(
-            num_cpus=self._wanted.num_cpus, num_gpus=self._wanted.num_gpus, resources=custom, **options
-        )
         use_gpu = self._wanted.num_gpus > 0 and self._job.device != "cpu"
-        worker = WorkerHandle(name, actor.remote(self._source, self._samples, use_gpu, fetch, node_id))
-        self.handles[name] = worker
-        self._ask(name, worker.actor.start.remote(), START)
+        actors = start_actors(self._wanted, (self._source, self._samples, use_gpu, fetch, node_id))
+        self.handles[name] = WorkerHandle(name, actors)
+        self._ask(name, START, "start")
 
     def note_start(self, name: str, receipt: Receipt) -> WorkerHandle:
         """Note where a worker runs, as its receipt of START says."""
@@ -157,7 +152,8 @@ class RayWorkerPool:
         self.ready.pop(name, None)
         for reference, _ in self._pending.pop(name, ()):
             self._awaited.pop(reference, None)
-        ray.kill(worker.actor)
+        self._others = {reference: owner for reference, owner in self._others.items() if owner != name}
+        worker.actor.end()
         return worker
 
     def missing(self) -> int:
@@ -185,7 +181,7 @@ class RayWorkerPool:
             self._explained = False
         elif now - self._last_shown > SHOW_SECONDS:
             self._last_shown = now
-            if any(has_process(worker.actor) for worker in self.handles.values()):
+            if any(has_process(worker.actor.leader) for worker in self.handles.values()):
                 self._alone_since = now
                 stage("the workers have their places, and load the problem and its samples")
             elif not self._explained:
@@ -212,18 +208,20 @@ class RayWorkerPool:
 
     def measure(self, name: str, inputs: Any, request: TuningRequest) -> None:
         """Ask a worker to measure what the search for the fastest engine needs."""
-        self._ask(name, self.handles[name].actor.tune.remote([inputs], request), MEASURE)
+        self._ask(name, MEASURE, "tune", [inputs], request)
 
     def send(self, name: str, task: Task, inputs: Any, work: Work) -> None:
         """Give a worker a task."""
         states = [ray.put(pack_state(state)) for state in work.states]
-        self._ask(name, self.handles[name].actor.evaluate.remote([inputs], replace(work, states=()), states), task)
+        self._ask(name, task, "evaluate", [inputs], replace(work, states=()), states)
 
     def query(self, name: str, query: WorkerQuery, inputs: Any, item: WorkItem[Any]) -> None:
         """Give a worker a work item."""
-        self._ask(name, self.handles[name].actor.answer.remote([inputs], item), query)
+        self._ask(name, query, "answer", [inputs], item)
 
-    def _ask(self, name: str, reference: Any, asked: Asked) -> None:
+    def _ask(self, name: str, asked: Asked, method: str, *arguments: Any) -> None:
+        reference, others = self.handles[name].actor.call(method, *arguments)
+        self._others |= dict.fromkeys(others, name)
         queue = self._pending.setdefault(name, deque())
         queue.append((reference, asked))
         if len(queue) == 1:
@@ -239,11 +237,24 @@ class RayWorkerPool:
         if not self._awaited:
             time.sleep(seconds)
             return []
-        references = list(self._awaited)
+        references = [*self._awaited, *self._others]
         ready, _ = ray.wait(references, num_returns=min(len(references), MOST_ARRIVALS), timeout=0)
         if not ready:
             ready, _ = ray.wait(references, num_returns=1, timeout=seconds)
-        return [self._arrival_of(reference) for reference in ready]
+        lost = [self._end_of_rank(reference) for reference in ready if reference in self._others]
+        answers = [self._arrival_of(reference) for reference in ready if reference in self._awaited]
+        return [*answers, *(arrival for arrival in lost if arrival is not None)]
+
+    def _end_of_rank(self, reference: Any) -> Arrival | None:
+        """The loss of a worker, if one of the other ranks of its group has ended; their answers do not count."""
+        name = self._others.pop(reference)
+        try:
+            ray.get(reference)
+        except RayError as error:
+            refuse_dead_ray()
+            queue = self._pending.get(name)
+            return Arrival(name, queue[0][1] if queue else START, None, f"a process of its group: {_short(error)}")
+        return None
 
     def _arrival_of(self, reference: Any) -> Arrival:
         """The answer behind a reference that is ready; the worker's next one is waited for from now on."""

@@ -47,7 +47,8 @@ def is_quicker_here(
     job = prepared.job
     gpus = torch.cuda.device_count() if job.device != "cpu" else 0
     if (
-        not may_run_here(workers or job.workers, address, job.num_gpus, gpus)
+        prepared.ranks > 1
+        or not may_run_here(workers or job.workers, address, job.num_gpus, gpus)
         or job.device_ids is not None
         or job.worker_resources
     ):

@@ -51,10 +51,12 @@ from landscape.model.parameters import State
 from landscape.problem.batches import Samples, TensorSamples
 from landscape.problem.callback import load_problem
 from landscape.problem.collated import PickledItems
+from landscape.problem.mesh import Rank, free_address, join, still_together
 from landscape.problem.terms import PointSets, Problem
 from landscape.problem.user_code import cause_of_failure
 from landscape.surface.record_parts import WorkerRecord
 
+STEP_SECONDS = 20.0  # within which all ranks of a group meet after an exception of user code
 Fetch = Callable[[Any], Any]  # gets an object from the cluster by its reference
 
 
@@ -124,6 +126,8 @@ def _reporting(work: Callable[..., Receipt]) -> Callable[..., Receipt]:
     def call(self: Worker, *arguments: Any) -> Receipt:
         with self._listener.listening():
             receipt = work(self, *arguments)
+        if receipt.cause and self._rank is not None and not still_together(STEP_SECONDS):
+            os._exit(1)  # the ranks are out of step, and would wait for each other for ever
         return replace(receipt, said=self._listener.take())
 
     return call
@@ -136,8 +140,10 @@ class Worker:
     """
 
     def __init__(
-        self, source: ProblemSource, samples: Any, use_gpu: bool, fetch: Fetch, node: Callable[[], str] = lambda: ""
-    ) -> None:
+        self, source: ProblemSource, samples: Any, use_gpu: bool, fetch: Fetch, node: Callable[[], str] = lambda: "",
+        rank: Rank | None = None,
+    ) -> None:  # fmt: skip
+        self._rank, self._mesh = rank, None  # of a group of processes
         self._source, self._samples_reference, self._fetch, self._node = source, samples, fetch, node
         keep_freed_memory()
         self._device = pick_device("auto" if use_gpu else "cpu")
@@ -149,6 +155,19 @@ class Worker:
         self._context: EvaluationContext | None = None
         self._listener = Listener()
 
+    def meeting_place(self) -> str:
+        """Where the processes of the group meet; asked of rank 0."""
+        return free_address()
+
+    def join(self, address: Sequence[Any]) -> None:
+        """Join the group of processes that are one worker.
+
+        Args:
+            address: a list of one reference to the `meeting_place`.
+        """
+        assert self._rank is not None
+        self._mesh = join(self._rank, self._fetch(list(address)), self._device)
+
     @_reporting
     def start(self) -> Receipt:
         """Load the problem; the receipt says where this worker runs."""
@@ -158,7 +177,10 @@ class Worker:
             callback = self._fetch(callback) if isinstance(callback, list) else callback
             if self._source.folder.is_dir():  # on another machine it is the working directory that was shipped
                 os.chdir(self._source.folder)
-            problem = load_problem(callback, self._source.folder, self._source.network)
+            if self._rank is not None and self._mesh is None:
+                raise JobError("resources: the processes of a worker did not meet; every rank must reach the others")
+            mesh = None if self._rank is None else lambda: self._mesh
+            problem = load_problem(callback, self._source.folder, self._source.network, mesh)
             self._problem = problem
             self._model, self._observe = problem.model, problem.observe
             self._samples: Samples = receive_samples(self._samples_reference, problem, self._fetch)
@@ -245,7 +267,7 @@ class Worker:
         return self._own
 
     def _origin_of(self, landscape: LandscapeInputs) -> State:
-        return unpack_origin(landscape.origin, self._own_state)
+        return unpack_origin(landscape.origin, self._own_state, checked=self._rank is None or not self._rank.number)
 
     def _load(self, inputs: Sequence[Any]) -> tuple[LandscapeInputs, Evaluator]:
         """The landscape and an evaluator set to it; both are kept until a task of another landscape comes."""
@@ -260,7 +282,7 @@ class Worker:
             if self._evaluator is None:
                 self._evaluator = Evaluator(
                     self._model, self._samples, self._observe, self._inputs.plan, self._device, origin, directions,
-                    origin_in=self._source.origin_in,
+                    origin_in=self._source.origin_in, shared_over=self._problem.shared_over,
                 )  # fmt: skip
             else:
                 self._evaluator.load(origin, directions)
@@ -320,7 +342,7 @@ class WorkerHandle:
     """A worker as the driver knows it.
 
     Attributes:
-        actor: what carries the calls; None in a simulation.
+        actor: what carries the calls, to one process or to a group; None in a simulation.
         ready: whether it has loaded the problem; the fields up to `device` are known from then on.
         tasks, points, seconds: what it has done so far.
     """

@@ -68,6 +68,7 @@ class Placement:
     Attributes:
         custom: custom resources of the cluster.
         most: at most so many workers; None for any number.
+        ranks: of how many processes a worker is a group; each gets its share of the worker's cores and GPUs.
     """
 
     workers: int
@@ -75,6 +76,7 @@ class Placement:
     num_gpus: float
     custom: Resources = field(default_factory=dict)
     most: int | None = None
+    ranks: int = 1
 
     @property
     def asks(self) -> tuple[tuple[str, float], ...]:
@@ -114,13 +116,19 @@ def placement(job: ResourceRequest, workers: int | None, has: Supply) -> Placeme
         gpus = job.device == "cuda" or (job.device == "auto" and has.total("GPU") >= 1)
         per_worker = 1.0 if gpus else 0.0
     # A worker with a GPU needs little of a CPU, and nodes with fewer cores than GPUs must still be filled.
-    cores = 0 if per_worker else job.threads or 1
+    cores = 0 if per_worker else (job.threads or 1) * _processes(job)
     wanted = Placement(1, cores, per_worker, job.worker_resources or {}, most_workers(job))
     if not has.grows:
         _refuse_impossible(wanted, has)
     number = workers or job.workers
     check_limit(number, wanted.most, "max_workers" if job.max_workers else MAX_WORKERS)
     return replace(wanted, workers=number or max(1, workers_that_fit(wanted, has)))
+
+
+def _processes(job: ResourceRequest) -> int:
+    """Of how many processes without a GPU a worker is a group."""
+    resources = getattr(job, "resources", None)  # a training has none
+    return int((resources and resources.cpus) or 1)
 
 
 MAX_WORKERS = "LANDSCAPE_MAX_WORKERS"  # a site sets it where drivers run, so that one job does not take the cluster

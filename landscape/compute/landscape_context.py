@@ -34,9 +34,11 @@ from landscape.model.parameters import (
     targets_of,
 )
 from landscape.model.run_files import read_network
+from landscape.model.shards import is_sharded
 from landscape.model.snapshots import Trajectory
 from landscape.model.weight_files import load_weights
 from landscape.problem.batches import Batch, Samples
+from landscape.problem.mesh import refuse_without_file
 from landscape.problem.terms import Problem
 
 # ----------------------------------------------------------------------------------------------------
@@ -162,6 +164,8 @@ class OwnState(dict[str, torch.Tensor]):
 def own_state(problem: Problem) -> dict[str, torch.Tensor]:
     """The weights of a problem: those of its file, else a copy of the model's; a large model's own tensors."""
     model, file = problem.model, problem.weights
+    if is_sharded(model):
+        refuse_without_file(file)
     if file is not None:
         state = match_state(model, load_weights(file), f"weights {quoted(str(file))}")
     elif is_large(model):
@@ -173,6 +177,8 @@ def own_state(problem: Problem) -> dict[str, torch.Tensor]:
 
 def in_memory(problem: Problem) -> Problem:
     """The problem with a model that holds its weights, if they are in a file alone."""
+    if is_sharded(problem.model):
+        raise JobError("problem: a model over several processes cannot be brought into one; return it whole for this")
     if not on_meta(problem.model):
         return problem
     model = private_copy(problem.model)[0]

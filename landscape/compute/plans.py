@@ -15,7 +15,7 @@ from landscape.core.devices import KEPT_BYTES, kept_limit, pick_device
 from landscape.core.errors import JobError, quoted
 from landscape.core.folders import locate
 from landscape.core.grid import Grid, Index, choose_tile_shape, within
-from landscape.core.plan import Plan, default_plan
+from landscape.core.plan import Engine, Plan, default_plan
 from landscape.core.progress import CHOOSING, stage
 from landscape.core.quantisation import Quantisation
 from landscape.evaluation.evaluator import Evaluator
@@ -26,6 +26,7 @@ from landscape.evaluation.tuning.choices import KeptChoices, Limits, TuningScope
 from landscape.evaluation.tuning.trials import tune
 from landscape.job.job import Job, names_a_run
 from landscape.job.landscape import Landscape
+from landscape.model.shards import is_sharded
 from landscape.problem.supervised import Observe
 from landscape.problem.user_code import in_folder
 from landscape.store.landscape import LandscapeStore
@@ -189,6 +190,8 @@ def tuning_scope(prepared: PreparedJob) -> tuple[TuningScope, Plan | None]:
     chosen = next((landscape.plan for landscape in prepared.landscapes if landscape.name in stored), prepared.borrowed)
     job = prepared.job
     engine = job.asked_engine or (chosen.engine if chosen else None)
+    if prepared.ranks > 1 or is_sharded(prepared.problem.model):
+        engine = engine or Engine()  # the processes of a group would measure different times, and choose differently
     # In the store the last axis comes first.
     rows = [tile_shape_for(job, landscape.grid, 1.0, 1)[0] for landscape in prepared.landscapes if job.tile is not None]
     return TuningScope(engine, job.batch_size is None and chosen is None, points, min(rows, default=None)), chosen
@@ -242,6 +245,7 @@ def make_evaluator(
         return Evaluator(
             problem.model, prepared.samples, problem.observe, landscape.plan, device, landscape.origin,
             [direction.tensors for direction in landscape.directions], on_point, origin_in=prepared.job.origin_in,
+            shared_over=problem.shared_over,
         )  # fmt: skip
 
 

@@ -63,8 +63,14 @@ from landscape.model.parameters import (
 )
 from landscape.model.run_files import read_problem
 from landscape.problem.batches import Samples
-from landscape.problem.callback import load_problem, refuse_inlined, refuse_other_precision
+from landscape.problem.callback import (
+    asks_for_mesh,
+    load_problem,
+    refuse_inlined,
+    refuse_other_precision,
+)
 from landscape.problem.collated import length_by_observing
+from landscape.problem.language import CausalLM
 from landscape.problem.randomness import look_for_randomness, randomness_warnings
 from landscape.problem.selection import select_samples
 from landscape.problem.supervised import Observe, guessing_of, ordered_names
@@ -225,6 +231,12 @@ def prepare(
         with contextlib.nullcontext() if of_file else told_if_slow(job.problem):
             problem = load_problem(job.problem, job.folder, network)
         refuse_other_precision(problem.model, job.precision)
+        ranks = job.processes if asks_for_mesh(job.problem, job.folder) else 1
+        if job.resources is not None and (job.resources.cpus or 1) > ranks:
+            raise JobError(
+                f"resources: {job.resources.cpus} processes need a callback that takes their device mesh, def "
+                "problem(mesh); `threads` gives one process more cores"
+            )
         job, of_batch_norm = with_batch_norm(job, problem.model, asked.landscapes)
         chosen = select_samples(
             problem.data, asked.num_samples, job.seed, at_most=asked.at_most, length=problem.length,
@@ -235,11 +247,11 @@ def prepare(
         randomness = _recorded_randomness(run, begun, digest_of_samples)
         if randomness is None:
             randomness = look_for_randomness(problem.data, asked.num_samples, job.seed)
-        look, looked = first_look_at(problem, samples, job, here)
+        look, looked = first_look_at(problem, samples, job, here, ranks)
         folder = Path.cwd()
     weights = Weights(problem, trajectory_of(run, job.problem, job.folder), job.folder)
     device = here.type if job.device == "auto" else job.device
-    bare = PreparedJob(job, run, problem, samples, (), looked, (), folder)
+    bare = PreparedJob(job, run, problem, samples, (), looked, (), folder, ranks=ranks)
     common = PreparationContext(
         job, problem, weights, samples, digest_of_samples, samples.set_digest(chosen.indices), look, device, randomness,
         workers, extended, bare, solver, finder,
@@ -248,7 +260,7 @@ def prepare(
     warnings = (*of_batch_norm, *_warnings_of(common, asked, landscapes, here))
     return PreparedJob(
         job, run, problem, samples, landscapes, looked, warnings, folder, borrowed, chosen.indices, network,
-        common.observables,
+        common.observables, ranks,
     )  # fmt: skip
 
 
@@ -262,6 +274,8 @@ def _warnings_of(
     warnings += immobile(problem.model, bfloat16_weights=look.bfloat16_weights)
     warnings += rounding_warnings(landscapes) + thread_warnings(job) + engine_warnings(job, landscapes)
     warnings += end_warnings(asked.landscapes, landscapes)
+    if common.bare.ranks > 1:
+        return warnings  # no process here holds the model
     own = read_problem(job.run_path) == job.problem  # such as a recipe's
     with in_folder(common.bare.folder):
         losses = partial(losses_of_few, problem, samples, here)
@@ -462,7 +476,9 @@ def _level_before(job: Job, name: str) -> LandscapeStore | None:
 FEW, AT_ONCE = 16, 2  # samples that show whether a network is trained; samples at once, as in the first look
 
 
-def first_look_at(problem: Problem, samples: Samples, job: Job, here: torch.device) -> tuple[FirstLook, bool]:
+def first_look_at(
+    problem: Problem, samples: Samples, job: Job, here: torch.device, ranks: int
+) -> tuple[FirstLook, bool]:
     """The result of trying out `observe`, and whether it ran: code for GPUs only fails on a driver without a GPU.
 
     Raises:
@@ -471,14 +487,14 @@ def first_look_at(problem: Problem, samples: Samples, job: Job, here: torch.devi
     """
     named = ordered_names(problem.observables) if problem.observables else None
     try:
-        weights = own_state(problem)
-        look = first_look(problem.model, problem.observe, samples, job.precision, here, weights)
+        if ranks > 1:
+            return _named_look(problem, named, job), False
+        look = first_look(problem.model, problem.observe, samples, job.precision, here, own_state(problem))
     except JobError as error:
         # With a cause, `observe` raised; without one, its return value is wrong on any device.
         elsewhere = job.device == "cuda" and here.type == "cpu" and error.__cause__ is not None
         if elsewhere and named:
-            rounds = job.precision == "bfloat16" and holds_bfloat16(problem.model)
-            return FirstLook(named, bfloat16_weights=rounds), False
+            return _named_look(problem, named, job), False
         if elsewhere:
             raise JobError(
                 f"{error}; if it runs on GPUs alone, name what it returns for the workers to look: "
@@ -492,6 +508,21 @@ def first_look_at(problem: Problem, samples: Samples, job: Job, here: torch.devi
         )
     check_derived(problem.derived, look.names)
     return look, True
+
+
+def _named_look(problem: Problem, named: tuple[str, ...] | None, job: Job) -> FirstLook:
+    """What the problem itself says of its observables, where only workers can call `observe`.
+
+    Raises:
+        JobError: it says nothing.
+    """
+    if not named:
+        raise JobError(
+            "observables: a model over several processes is first called by the workers; name what observe returns: "
+            "Problem(..., observables=('loss', ...))"
+        )
+    rounds = job.precision == "bfloat16" and holds_bfloat16(problem.model)
+    return FirstLook(named, bfloat16_weights=rounds, weighted=isinstance(problem.observe, CausalLM))
 
 
 def losses_of_few(problem: Problem, samples: Samples, here: torch.device, states: Sequence[State]) -> list[float]:

@@ -135,6 +135,7 @@ class PreparedJob:
         borrowed: the plan of the run whose engine the job uses, if no landscape of the job is on disk.
         network: the options with which the training of the run made its network.
         observables: those that `observe` returns; landscapes may have more.
+        ranks: of how many processes a worker is a group.
     """
 
     job: Job
@@ -149,6 +150,7 @@ class PreparedJob:
     sample_index: NDArray[np.int64] | None = None
     network: Mapping[str, Any] = field(default_factory=dict)
     observables: tuple[str, ...] = ()
+    ranks: int = 1
 
     def log_warnings(self) -> None:
         """Log the warnings; to be called once, before the first value."""

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -48,6 +48,7 @@ class Evaluator:
         on_point: is called before each point, for progress; an exception that it raises ends the evaluation.
         limit: bytes of samples above which they stream to the device, see `make_feed`.
         origin_in: where θ₀ and the directions that are held are kept, see `MovingWeights`.
+        shared_over: a device mesh over which the batches are shared out, see `Problem`.
 
     Raises:
         JobError, ValueError: the plan's engine cannot run this model here.
@@ -56,15 +57,12 @@ class Evaluator:
     def __init__(
         self, model: nn.Module, samples: ChosenSamples | Batch, observe: Observe, plan: Plan, device: torch.device,
         origin: State, directions: Sequence[State], on_point: Callable[[], None] = lambda: None,
-        limit: int | None = None, origin_in: OriginIn | None = None,
+        limit: int | None = None, origin_in: OriginIn | None = None, shared_over: Any = None,
     ) -> None:  # fmt: skip
         self.model, self.observe, self._plan, self.device = model, observe, plan, device
         self.on_point, self._loaded = on_point, LoadedModel(model, plan, device)
-        self._origin_in, self._limit, self._feed = (
-            origin_in,
-            limit,
-            make_feed(samples, device, self._loaded.dtype, limit),
-        )
+        self._origin_in, self._shared_over, self._limit = origin_in, shared_over, limit
+        self._feed = make_feed(samples, device, self._loaded.dtype, limit)
         self._unchanged, self.counts = UnchangedSamples(self._feed), self._feed.counts
         self._set_batches(plan.batch_size)
         self._current: RunningModel | None = None  # started when it is needed
@@ -219,7 +217,10 @@ class Evaluator:
         """Another evaluator of the same landscape with another plan; it shares the samples if possible."""
         of_problem = self.model, self._feed.samples, self.observe
         of_landscape = self._origin, self.directions
-        return Evaluator(*of_problem, plan, self.device, *of_landscape, self.on_point, self._limit, self._origin_in)
+        return Evaluator(
+            *of_problem, plan, self.device, *of_landscape, self.on_point, self._limit, self._origin_in,
+            self._shared_over,
+        )  # fmt: skip
 
     @property
     def weights_at_origin(self) -> State:
@@ -329,7 +330,8 @@ class Evaluator:
         count = None if blocks.stop == len(self._batching.blocks) else self._batching.of_block(blocks.stop) - first
         batches = partial(self._feed.batches, count, first)
         recalibrates = self.plan.statistics.recalibrated
-        return walk(self._running(), batches, self.samples, self._batching.begins, self.on_point, recalibrates)
+        facts = self.samples, self._batching.begins, self.on_point, recalibrates, self._shared_over
+        return walk(self._running(), batches, *facts)
 
     def _reduction(
         self, origin: Pieces | None = None, before: Before | None = None, keep: bool = False,
@@ -412,6 +414,7 @@ class Walk(ABC):
         begins: the number of the block that begins with a batch, by the number of the batch.
         on_point: is called before points, for progress; an exception that it raises ends the walk.
         recalibrates: whether running statistics are recomputed at every point, in a separate pass.
+        shared_over: a device mesh over which the batches are shared out; None: this process observes them all.
     """
 
     running: RunningModel
@@ -420,6 +423,7 @@ class Walk(ABC):
     begins: Mapping[int, int]
     on_point: Callable[[], None]
     recalibrates: bool = False
+    shared_over: Any = None
 
     @abstractmethod
     def points(self, points: Sequence[Point]) -> Iterator[Pieces]:
@@ -448,7 +452,31 @@ class Walk(ABC):
     def _observed(self, *, is_point: bool) -> Pieces:
         if self.recalibrates:
             self.running.recalibrate(self._seeded())
+        if self.shared_over is not None:
+            return self._observed_together(is_point=is_point)
         return [self.running.observe(index if is_point else None, batch) for index, batch in self._seeded()]
+
+    def _observed_together(self, *, is_point: bool) -> Pieces:
+        """The observables of all batches, of which rank r of n observes numbers r, r + n, r + 2n, …
+
+        All ranks observe equally many, as a model whose parameters are gathered needs all of them in every pass; the
+        last batch is observed again where one has none. All batches are then put in their order, so that the sums over
+        samples are those of a single process.
+        """
+        mesh, own = self.shared_over, list[Observed]()
+        rank, ranks, count = mesh.get_local_rank(), mesh.size(), 0
+        for index, batch in self._seeded():
+            if count % ranks == rank:
+                own.append(self.running.observe(index if is_point else None, batch))
+            count += 1
+        if len(own) < -(-count // ranks):
+            self.running.observe(index if is_point else None, batch)
+        here = [{name: values.cpu() for name, values in piece.items()} for piece in own]
+        gathered: list[list[Observed]] = [[] for _ in range(ranks)]
+        torch.distributed.all_gather_object(gathered, here, group=mesh.get_group())
+        device = self.running.target.device
+        ordered = (gathered[place % ranks][place // ranks] for place in range(count))
+        return [{name: values.to(device) for name, values in piece.items()} for piece in ordered]
 
     def _seeded(self) -> Iterator[tuple[int, Batch]]:
         """The batches; the random generators are seeded at the beginning of every block.

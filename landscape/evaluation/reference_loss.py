@@ -31,6 +31,7 @@ from landscape.evaluation.feed import batching_of, make_feed
 from landscape.evaluation.model_state import ModuleState, private_copy
 from landscape.evaluation.running_model import give_memory, take_to_type
 from landscape.model.parameters import State, is_large
+from landscape.model.shards import box_of, gathering_modules, is_sharded, local_part, reshard, whole_tensor
 from landscape.problem.sources import seed_of
 from landscape.problem.supervised import Combination, Observe
 from landscape.problem.user_code import kept_alive
@@ -215,7 +216,7 @@ def _own_model(evaluator: Evaluator, plan: Plan, weights: Weights, *, fresh: boo
 def _large_copy(evaluator: Evaluator, plan: Plan) -> Iterator[nn.Module]:
     """The evaluator's own copy of its model; a further one only for another type of weights."""
     types = [(each.precision == "float64", each.rounds_weights) for each in (plan, evaluator.plan)]
-    if types[0] == types[1]:
+    if types[0] == types[1] or is_sharded(evaluator.model):
         with evaluator.lent_model() as model:
             yield model
         return
@@ -228,10 +229,12 @@ def _large_copy(evaluator: Evaluator, plan: Plan) -> Iterator[nn.Module]:
 
 def set_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> None:
     """Copy tensors into the model's own parameters and buffers, as `load_state_dict` does."""
+    reshard(gathering_modules(model))
     own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     for name, tensor in weights:
         if name in own:
-            own[name].copy_(tensor)
+            box = box_of(own[name])
+            local_part(own[name]).copy_(tensor if box is None else box.cut(tensor))
 
 
 def _place_on(model: nn.Module, plan: Plan, device: torch.device) -> None:
@@ -295,7 +298,7 @@ def plain_loss(
     sums: dict[str, list[float]] = {}
     for batch in batches():
         with noticed_draws() as noticed:
-            values = observe(model, batch)
+            values = {name: whole_tensor(value) for name, value in observe(model, batch).items()}
         if noticed.happened and not draws:
             raise DrawnError
         for name, total, count in _sum_up(values, observe):

@@ -24,6 +24,7 @@ from landscape.evaluation.model_state import ModuleState, private_copy
 from landscape.evaluation.reduction import Observed
 from landscape.evaluation.weights import MovingWeights, set_layouts
 from landscape.model.parameters import State, on_meta
+from landscape.model.shards import is_sharded, refuse_other_type, whole_tensor
 from landscape.problem.batches import Batch, batch_length, exchange_tensors, is_strided
 from landscape.problem.supervised import Combination, Observe, check_observed, check_terms
 from landscape.problem.user_code import kept_alive
@@ -133,12 +134,8 @@ class LoadedModel:
 
     def __init__(self, model: nn.Module, plan: Plan, device: torch.device) -> None:
         self.dtype = torch.float64 if plan.precision == "float64" else torch.float32
-        copied, objects = private_copy(model)
-        if on_meta(copied):
-            take_to_type(copied, plan)  # before there are any numbers
-            give_memory(copied, device)
-        self.model = copied.to(device)
-        take_to_type(self.model, plan)
+        self.is_sharded = is_sharded(model)
+        self.model, objects = _sharded(model, plan) if self.is_sharded else _copied(model, plan, device)
         quantise = plan.quantise
         self._rounding = WeightRounding.of(self.model, quantise)
         self.activations = ActivationRounding(self.model, quantise.bits) if quantise and quantise.activations else None
@@ -146,7 +143,8 @@ class LoadedModel:
         self._norms = [module for module in self.model.modules() if isinstance(module, _NormBase)]
         if plan.statistics.of_each_batch:
             _use_batch_statistics(self._norms)
-        self.state = ModuleState(self.model, objects)
+        # What a sharded model keeps beside its weights is that of its parallel wrappers, which change it themselves.
+        self.state = ModuleState(nn.Module() if self.is_sharded else self.model, objects)
         self.names: tuple[str, ...] | None = None
         self.hides_writes = False
 
@@ -158,7 +156,8 @@ class LoadedModel:
         if self.activations is not None:
             self.activations.forget()
         layouts = layouts_of(engine)
-        set_layouts(self.model, layouts)
+        if not self.is_sharded:
+            set_layouts(self.model, layouts)
         return MovingWeights(self.model, origin, directions, layouts, self._rounding, origin_in)
 
     def recalibrating(self, batches: Iterable[tuple[int, Any]]) -> Iterator[Any]:
@@ -178,6 +177,30 @@ class LoadedModel:
         for module, momentum in zip(self._norms, momenta, strict=True):
             module.momentum = momentum
             module.eval()
+
+
+def _copied(model: nn.Module, plan: Plan, device: torch.device) -> tuple[nn.Module, list[Any]]:
+    """A private copy of the model on the device in the plan's type, and the objects that were copied for it."""
+    copied, objects = private_copy(model)
+    if on_meta(copied):
+        take_to_type(copied, plan)  # before there are any numbers
+        give_memory(copied, device)
+    copied = copied.to(device)
+    take_to_type(copied, plan)
+    return copied, objects
+
+
+def _sharded(model: nn.Module, plan: Plan) -> tuple[nn.Module, list[Any]]:
+    """The model itself, which belongs to this process and its group: a copy would not know the other processes.
+
+    Raises:
+        JobError: the plan would convert or round its weights.
+    """
+    dtype = torch.float64 if plan.precision == "float64" else torch.float32
+    refuse_other_type(model, dtype, rounds=plan.rounds_weights)
+    if plan.quantise is not None:
+        raise JobError("quantise: a model over several processes is not rounded; leave it out")
+    return model, []
 
 
 def take_to_type(model: nn.Module, plan: Plan) -> None:
@@ -267,9 +290,13 @@ class RunningModel:
 
     def __init__(self, loaded: LoadedModel, target: RewriteTarget) -> None:
         self._loaded, self._target = loaded, target
+        if loaded.is_sharded and target.plan.engine != Engine():
+            raise JobError(
+                f"engine: a model over several processes runs as eager, not {target.plan.engine}; leave it out"
+            )
         target.restore()
         with kept_alive():
-            self._forward = make_forward(target, target.plan.engine)
+            self._forward = make_forward(target, target.plan.engine, remembering=not loaded.is_sharded)
 
     @property
     def plan(self) -> Plan:
@@ -370,6 +397,8 @@ class RunningModel:
         for tensor in tensors:
             if tensor.requires_grad:
                 tensor.requires_grad_(False).grad = None
+        if self._loaded.is_sharded:
+            values = {name: whole_tensor(value) for name, value in values.items()}
         observed = self._checked(values, batch)
         # Copied, since `observe` may write its next values to the same memory.
         device = self._target.device

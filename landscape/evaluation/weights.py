@@ -19,6 +19,7 @@ from landscape.evaluation.feed import checksums
 from landscape.evaluation.model_rounding import NOTHING_ROUNDED, WeightRounding
 from landscape.job.directions.random import DrawnTensors
 from landscape.model.parameters import LARGE, State, targets_of
+from landscape.model.shards import MatrixBlock, blocks_of, box_of, gathering_modules, is_sharded, local_part, reshard
 
 # ----------------------------------------------------------------------------------------------------
 # The moved tensors of one type in one piece of memory, and the arithmetic of a point on them: θ = θ₀ + Σₖ cₖ·dₖ.
@@ -145,19 +146,21 @@ def _length(slots: Sequence[_Slot]) -> int:
 # a kernel takes to start.
 PIECE, PIECE_ON_GPU = 1 << 16, 1 << 22
 ROOM = 0.5  # of the free memory of a GPU, for θ₀ and directions; the rest is for activations
-Part = Callable[[range, range], Tensor]  # rows and columns of a tensor as a matrix → its numbers there, on the device
+# A block's number, and rows and columns of the whole tensor as a matrix → its numbers there, on the device.
+Part = Callable[[int, range, range], Tensor]
 
 
 class StagedWeights:
     """The moved tensors of one type where they are: for bfloat16, and for models of which few copies fit.
 
     Every tensor is set piece by piece, the sum in a buffer of a piece's size. θ₀ and directions that are held are read
-    from where they are; random directions are drawn again, and take no memory.
+    from where they are; random directions are drawn again, and take no memory. Of a tensor that is cut over several
+    processes, each sets its own part.
 
     Args:
         targets: the model's tensors by name, all of one type; those of `names` are set in place.
-        origin: θ₀.
-        directions: dₖ per axis; a tensor that an axis leaves out does not move along it.
+        origin: θ₀, whole tensors.
+        directions: dₖ per axis, whole tensors; a tensor that an axis leaves out does not move along it.
         finish: is called with a tensor's name and the tensor at a point, and may change the tensor in place.
         finished: names of the tensors that `finish` changes.
         origin_in: where θ₀ and the directions that are held are kept; default: on a GPU that has room for them, else
@@ -168,17 +171,22 @@ class StagedWeights:
         self, targets: Mapping[str, Tensor], names: Sequence[str], origin: State, directions: Sequence[State],
         finish: Finish, finished: Collection[str], origin_in: OriginIn | None = None,
     ) -> None:  # fmt: skip
-        self._targets = {name: targets[name] for name in names}
+        self._targets = {name: local_part(targets[name]) for name in names}
         self._finish, self._finished = finish, [name for name in names if name in finished]
-        example = targets[names[0]]
+        example = self._targets[names[0]]
         self._device = example.device
         held = [state for state in (origin, *directions) if not isinstance(state, DrawnTensors)]
-        needed = sum(state[name].nbytes for state in held for name in names if name in state)
+        there = [(self._targets[name], state[name]) for state in held for name in names if name in state]
+        needed = sum(target.numel() * tensor.itemsize for target, tensor in there)
         self._origin_in = origin_in or _chosen_place(needed, example.device)
         self._piece = PIECE if example.device.type == "cpu" else PIECE_ON_GPU
         summed_in = torch.float64 if example.dtype is torch.float64 else torch.float32
         self._sum = torch.empty(self._piece, dtype=summed_in, device=example.device)
-        self._shapes = {name: _matrix_shape(name, target, directions) for name, target in self._targets.items()}
+        self._boxes = {name: box_of(targets[name]) for name in names}
+        leading = {name: _leading(name, targets[name], directions) for name in names}
+        self._blocks = {
+            name: tuple(blocks_of(targets[name].shape, leading[name], self._boxes[name], name)) for name in names
+        }
         self._parts: dict[str, list[Part | None]] = {
             name: [self._part_of(state, name) if name in state else None for state in (origin, *directions)]
             for name in names
@@ -186,14 +194,19 @@ class StagedWeights:
 
     def _part_of(self, state: State, name: str) -> Part:
         if isinstance(state, DrawnTensors):
-            return lambda rows, columns: state.rectangle(name, rows, columns, self._device)
-        held = state[name]
+            return lambda block, rows, columns: state.rectangle(name, rows, columns, self._device)
+        held = state[name] if (box := self._boxes[name]) is None else box.cut(state[name])
         if self._origin_in == "device":
             held = held.to(self._device, copy=True)
         elif self._origin_in == "host":
             held = held.clone() if self._device.type == "cpu" else held.pin_memory()
-        matrix = held.reshape(self._shapes[name])
-        return lambda rows, columns: _cut(matrix, rows, columns).to(self._device, non_blocking=True)
+        blocks = self._blocks[name]
+        matrices = [_matrix(held, block) for block in blocks]
+
+        def part(number: int, rows: range, columns: range) -> Tensor:
+            return _cut(matrices[number], blocks[number], rows, columns).to(self._device, non_blocking=True)
+
+        return part
 
     @property
     def count(self) -> int:
@@ -203,10 +216,10 @@ class StagedWeights:
     def parts(self, tensor: Tensor) -> list[Tensor | None]:
         """The parts of a tensor in θ₀ and in every direction: [1 + axes]; empty for a tensor that is not moved."""
         for name, target in self._targets.items():
-            if target is tensor:
-                rows, columns = map(range, self._shapes[name])
-                found = [None if part is None else part(rows, columns) for part in self._parts[name]]
-                return [None if part is None else part.view(target.shape).to(target.dtype) for part in found]
+            if target is tensor and len(self._blocks[name]) == 1:
+                (block,) = self._blocks[name]
+                found = [None if part is None else part(0, block.rows, block.columns) for part in self._parts[name]]
+                return [None if part is None else part.reshape(target.shape).to(target.dtype) for part in found]
         return []
 
     def set_point(self, point: Sequence[float]) -> None:
@@ -231,16 +244,17 @@ class StagedWeights:
         assert origin is not None
         moves = [(axis, c) for axis, c in zip(axes, point, strict=True) if axis is not None and c]
         whole = out if out.is_contiguous() else torch.empty(out.shape, dtype=out.dtype, device=out.device)
-        matrix = whole.view(self._shapes[name])
-        for rows, columns in _pieces(*self._shapes[name], self._piece):
-            piece, start = _cut(matrix, rows, columns), origin(rows, columns)
-            # Adding two bfloat16 tensors would round twice: torch rounds the result before it is stored.
-            total = piece if piece.dtype == self._sum.dtype else self._sum[: piece.numel()].view(piece.shape)
-            total.copy_(start)
-            for axis, coordinate in moves:
-                total.add_(axis(rows, columns), alpha=coordinate)
-            if total is not piece:
-                piece.copy_(total)
+        for number, block in enumerate(self._blocks[name]):
+            matrix = _matrix(whole, block)
+            for rows, columns in _pieces(block, self._piece):
+                piece = _cut(matrix, block, rows, columns)
+                # Adding two bfloat16 tensors would round twice: torch rounds the result before it is stored.
+                total = piece if piece.dtype == self._sum.dtype else self._sum[: piece.numel()].view(piece.shape)
+                total.copy_(origin(number, rows, columns))
+                for axis, coordinate in moves:
+                    total.add_(axis(number, rows, columns), alpha=coordinate)
+                if total is not piece:
+                    piece.copy_(total)
         if whole is not out:
             out.copy_(whole)
 
@@ -253,25 +267,31 @@ def _chosen_place(needed: int, device: torch.device) -> OriginIn:
     return "device" if needed <= ROOM * free else "file"
 
 
-def _matrix_shape(name: str, target: Tensor, directions: Sequence[State]) -> tuple[int, int]:
-    """The rows and columns of a tensor as the matrix that its random directions are drawn as."""
+def _leading(name: str, target: Tensor, directions: Sequence[State]) -> int:
+    """How many dimensions of a tensor are the rows of the matrix that its random directions are drawn as."""
     for direction in directions:
         if isinstance(direction, DrawnTensors) and name in direction:
-            return direction.scales[name].rows, direction.scales[name].columns
-    rows = target.shape[0] if target.dim() else 1
-    return rows, target.numel() // max(1, rows)
+            return direction.scales[name].leading
+    return min(target.dim(), 1)
 
 
-def _cut(matrix: Tensor, rows: range, columns: range) -> Tensor:
-    return matrix[rows.start : rows.stop, columns.start : columns.stop]
+def _matrix(part: Tensor, block: MatrixBlock) -> Tensor:
+    """A block of what this process holds of a tensor, as a matrix."""
+    return part[block.local].reshape(len(block.rows), len(block.columns))
 
 
-def _pieces(rows: int, columns: int, most: int) -> Iterator[tuple[range, range]]:
-    """Rectangles of at most `most` numbers that cover a matrix: whole rows, or parts of one row."""
-    height = max(1, most // max(1, columns))
-    for top in range(0, rows, height):
-        for left in range(0, columns, most):
-            yield range(top, min(top + height, rows)), range(left, min(left + most, columns))
+def _cut(matrix: Tensor, block: MatrixBlock, rows: range, columns: range) -> Tensor:
+    """Rows and columns of the whole tensor, in the matrix of a block."""
+    top, left = rows.start - block.rows.start, columns.start - block.columns.start
+    return matrix[top : top + len(rows), left : left + len(columns)]
+
+
+def _pieces(block: MatrixBlock, most: int) -> Iterator[tuple[range, range]]:
+    """Rectangles of at most `most` numbers that cover a block: whole rows, or parts of one row."""
+    height = max(1, most // max(1, len(block.columns)))
+    for top in range(block.rows.start, block.rows.stop, height):
+        for left in range(block.columns.start, block.columns.stop, most):
+            yield range(top, min(top + height, block.rows.stop)), range(left, min(left + most, block.columns.stop))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -298,18 +318,23 @@ class MovingWeights:
         self, model: nn.Module, origin: State, directions: Sequence[State], layouts: Layouts,
         rounding: WeightRounding = NOTHING_ROUNDED, origin_in: OriginIn | None = None,
     ) -> None:  # fmt: skip
-        self._targets, self.axes = targets_of(model), len(directions)
+        self._model, self._is_sharded = model, is_sharded(model)
+        self._gathering = gathering_modules(model)
+        reshard(self._gathering)  # before the model is asked for its parameters
+        whole, self.axes = targets_of(model), len(directions)
+        self._whole, self._targets = whole, {name: local_part(tensor) for name, tensor in whole.items()}
+        self._boxes = {name: box_of(tensor) for name, tensor in whole.items()}
         self._origin = {name: tensor for name, tensor in origin.items() if name in self._targets}
         self.moved = [name for name in self._targets if any(name in direction for direction in directions)]
         self._set_all(self._origin)
         self._rounding = rounding.at_origin(self._targets)
         self._rounded = [name for name in self._rounding.infos if name in self._origin]
-        self._still = _unmoved_tensors(model, self._round_still(), self.moved)
+        self._still = self._unmoved_tensors()
         self._flats = self._hold(directions, layouts, origin_in)
         self._written: set[str] = set()  # tensors that user code writes to without torch's version counters
-        self._registered = [
-            tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.layout is torch.strided
-        ]
+        # A sharded model exchanges its tensors itself, before and after every forward pass.
+        registered = () if self._is_sharded else (*model.parameters(), *model.buffers())
+        self._registered = [tensor for tensor in registered if tensor.layout is torch.strided]
         self._homes = [tensor.detach() for tensor in self._registered]
         self._places = self._places_now()
         self._sums = self._sums_now()
@@ -325,10 +350,11 @@ class MovingWeights:
             by_type.setdefault(self._targets[name].dtype, []).append(name)
         held: list[FlatWeights | StagedWeights] = []
         for dtype, names in by_type.items():
-            of_type = self._targets, names, self._origin, directions
+            of_type = self._whole, names, self._origin, directions
             rounds = self._rounding.round_in_place, self._rounded
             drawn = any(isinstance(direction, DrawnTensors) for direction in directions)
-            if drawn or dtype is torch.bfloat16 or sum(self._targets[name].nbytes for name in names) > LARGE:
+            is_large = sum(self._targets[name].nbytes for name in names) > LARGE
+            if is_large or drawn or self._is_sharded or dtype is torch.bfloat16:
                 held.append(StagedWeights(*of_type, *rounds, origin_in))
             else:
                 held.append(FlatWeights(*of_type, layouts, *rounds))
@@ -367,6 +393,7 @@ class MovingWeights:
     def set_point(self, point: Sequence[float]) -> None:
         """Set the weights of the point with these coordinates, and undo what a forward pass has changed."""
         self.restore()
+        reshard(self._gathering)
         for flat in self._flats:
             flat.set_point(point)
 
@@ -453,12 +480,29 @@ class MovingWeights:
     def _set_unrounded(self, state: State) -> None:
         if self._displaced():
             self._put_back()
+        reshard(self._gathering)
         self._copy_back(name for name, _, _ in self._still if name not in self._origin)
         self._set_all({name: state[name] for name in self._origin})
 
     def _set_all(self, state: State) -> None:
         for name, tensor in state.items():
-            self._targets[name].copy_(tensor)
+            self._targets[name].copy_(self._cut(name, tensor))
+
+    def _cut(self, name: str, tensor: Tensor) -> Tensor:
+        """What this process holds of a whole tensor."""
+        box = self._boxes[name]
+        return tensor if box is None else box.cut(tensor)
+
+    def _unmoved_tensors(self) -> list[tuple[str, Tensor, Tensor]]:
+        """Name, tensor and value of unmoved tensors: the rest of the origin, and buffers that no snapshot holds."""
+        origin = self._round_still()
+        of_origin = [
+            (name, self._targets[name], self._cut(name, tensor))
+            for name, tensor in origin.items()
+            if name not in self.moved
+        ]
+        buffers = self._model.named_buffers()
+        return of_origin + [(name, buffer, buffer.clone()) for name, buffer in buffers if name not in self._targets]
 
 
 def set_layouts(model: nn.Module, layouts: Layouts) -> None:
@@ -466,10 +510,3 @@ def set_layouts(model: nn.Module, layouts: Layouts) -> None:
     for parameter in model.parameters():
         layout = layouts.get(parameter.dim(), torch.contiguous_format)
         parameter.data = parameter.data.contiguous(memory_format=layout)
-
-
-def _unmoved_tensors(model: nn.Module, origin: State, moved: Sequence[str]) -> list[tuple[str, Tensor, Tensor]]:
-    """Name, tensor and value of unmoved tensors: the rest of the origin, and buffers that no snapshot holds."""
-    targets = targets_of(model)
-    of_origin = [(name, targets[name], tensor) for name, tensor in origin.items() if name not in moved]
-    return of_origin + [(name, buffer, buffer.clone()) for name, buffer in model.named_buffers() if name not in targets]

@@ -195,6 +195,15 @@ def _require_the_run_alone(schema: dict[str, Any]) -> None:
     schema["required"] = ["run"]
 
 
+class Resources(Frozen):
+    """What one worker has; several of them are for a group of processes, if the callback takes their device mesh."""
+
+    gpus: Gpus | None = None
+    """GPUs: a share from 0 to 1, or a whole number."""
+    cpus: Count | None = None
+    """Processes without a GPU."""
+
+
 class Job(Frozen):
     """A whole job: the run folder, the callback, the samples, the arithmetic and the landscapes to compute."""
 
@@ -247,6 +256,10 @@ class Job(Frozen):
     """How many workers at most, where the cluster has more places; default: what LANDSCAPE_MAX_WORKERS says."""
     num_gpus: Gpus | None = None
     """GPUs of each worker: a share from 0 to 1, or a whole number."""
+    resources: Resources | None = None
+    """Of one worker: `{gpus: 4}`, the same as `num_gpus: 4`, or `{cpus: 4}`. A callback that takes a device mesh,
+    `def problem(mesh)`, is called in a group of as many processes, which together are one worker.
+    """
     worker_resources: CustomResources | None = None
     """Custom resources of a Ray cluster that each worker needs, and how much of each, such as `{a100: 1}`."""
     origin_in: OriginIn | None = None
@@ -327,6 +340,32 @@ class Job(Frozen):
         if value is not None and (not value or len(set(value)) < len(value)):
             raise ValueError(f"must name at least one GPU, and each once, not {quoted(list(value))}")
         return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_gpus(cls, value: Any) -> Any:
+        """`resources: {gpus: 4}` says `num_gpus: 4`."""
+        resources = value.get("resources") if isinstance(value, Mapping) else None
+        gpus = resources.gpus if isinstance(resources, Resources) else None
+        if isinstance(resources, Mapping):
+            gpus = resources.get("gpus")
+        return value if gpus is None or value.get("num_gpus") is not None else {**value, "num_gpus": gpus}
+
+    @model_validator(mode="after")
+    def _one_kind_of_processes(self) -> Self:
+        resources = self.resources
+        if resources is not None and resources.gpus is not None and resources.gpus != self.num_gpus:
+            raise ValueError(f"resources: gpus must be num_gpus, {self.num_gpus:g}, not {resources.gpus:g}; name one")
+        if resources is not None and resources.cpus is not None and self.num_gpus:
+            raise ValueError("resources: must be gpus or cpus, the processes of one kind, not both; name one")
+        return self
+
+    @property
+    def processes(self) -> int:
+        """Of how many processes a worker may be a group: as many as it has GPUs, or as its `cpus`."""
+        if self.num_gpus and self.num_gpus >= 1:
+            return int(self.num_gpus)
+        return (self.resources and self.resources.cpus) or 1
 
     @field_validator("landscapes", mode="before")
     @classmethod

@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvTransposeNd
 
 from landscape.core.errors import JobError
+from landscape.model.shards import is_sharded
 
 # ----------------------------------------------------------------------------------------------------
 # The role of each parameter, from the types of a model's modules.
@@ -136,8 +137,9 @@ LARGE = 1 << 28  # bytes of weights: larger models are copied where it cannot be
 
 
 def is_large(model: nn.Module) -> bool:
-    """Whether the weights of a model are too many to be copied without need, or are in a file."""
-    return bool(on_meta(model)) or sum(tensor.nbytes for tensor in targets_of(model).values()) > LARGE
+    """Whether weights are too many to be copied without need, or are in a file, or cut over processes."""
+    size = sum(tensor.nbytes for tensor in targets_of(model).values())
+    return size > LARGE or bool(on_meta(model)) or is_sharded(model)
 
 
 def on_meta(model: nn.Module) -> list[str]:
@@ -400,32 +402,34 @@ class FilterScales:
     `table[r // period]`: one for each column, or one for all of them.
 
     Attributes:
+        leading: how many dimensions of the parameter are the rows.
         table: float32 [⌈rows / period⌉, columns or 1].
     """
 
     rows: int
     columns: int
+    leading: int
     table: Tensor
     period: int = 1
 
     @classmethod
     def uniform(cls, info: ParameterInfo, factor: float) -> FilterScales:
         """The same factor for all filters."""
-        rows, columns = _matrix_of(info)
-        return cls(rows, columns, torch.tensor([[factor]], dtype=torch.float32), max(rows, 1))
+        rows, columns, leading = _matrix_of(info)
+        return cls(rows, columns, leading, torch.tensor([[factor]], dtype=torch.float32), max(rows, 1))
 
     @classmethod
     def of(cls, info: ParameterInfo, factors: Tensor) -> FilterScales:
         """The scales with these factors [filters], in the order of `filter_view`."""
-        rows, columns = _matrix_of(info)
+        rows, columns, leading = _matrix_of(info)
         factors = factors.float()
         if info.experts == "input first" and len(info.shape) == 3:
-            return cls(rows, columns, factors.view(info.shape[0], columns), info.shape[1])
+            return cls(rows, columns, leading, factors.view(info.shape[0], columns), info.shape[1])
         if info.transposed_groups:
             groups = info.transposed_groups
             table = factors.view(groups, info.shape[1], 1).expand(-1, -1, columns // info.shape[1])
-            return cls(rows, columns, table.reshape(groups, columns), rows // groups)
-        return cls(rows, columns, factors.view(-1, 1))
+            return cls(rows, columns, leading, table.reshape(groups, columns), rows // groups)
+        return cls(rows, columns, leading, factors.view(-1, 1))
 
     def rectangle(self, rows: range, columns: range, device: torch.device | str = "cpu") -> Tensor:
         """The factors of a part of the matrix, to multiply it with: [rows or 1, columns or 1]."""
@@ -444,10 +448,10 @@ class FilterScales:
         return (tensor.float().reshape(self.rows, self.columns) * whole).view(tensor.shape)
 
 
-def _matrix_of(info: ParameterInfo) -> tuple[int, int]:
-    """The rows and columns of a parameter as the matrix of `FilterScales`."""
+def _matrix_of(info: ParameterInfo) -> tuple[int, int, int]:
+    """The rows and columns of a parameter as the matrix of `FilterScales`, and how many dimensions the rows are."""
     leading = min(len(info.shape), 2 if info.experts else 1)
-    return math.prod(info.shape[:leading]), math.prod(info.shape[leading:])
+    return math.prod(info.shape[:leading]), math.prod(info.shape[leading:]), leading
 
 
 AT_ONCE = 1 << 20  # numbers of which the squares are in memory, if a filter has no more

@@ -30,6 +30,7 @@ from landscape.model.packed_file import REFERENCE, WRITTEN, names_a_file, names_
 from landscape.model.packed_model import PortableFile, PortableModel
 from landscape.model.parameters import describe_parameters, targets_of
 from landscape.problem.language import Padding, Reader
+from landscape.problem.mesh import MESH, own_mesh, takes_mesh
 from landscape.problem.network import telling_network
 from landscape.problem.supervised import Observe, Supervised
 from landscape.problem.terms import Problem
@@ -283,14 +284,16 @@ CALLBACK_SEED = 0
 
 
 def load_problem(
-    reference: str | Callable[[], Any], folder: Path | None = None, network: Mapping[str, Any] | None = None
-) -> Problem:
+    reference: str | Callable[..., Any], folder: Path | None = None, network: Mapping[str, Any] | None = None,
+    mesh: Callable[[], Any] | None = None,
+) -> Problem:  # fmt: skip
     """Call the user's callback and check the problem that it returns.
 
     Args:
         reference: the callback itself, its name 'module:function', the file of a portable problem, or an ONNX model.
         folder: where the module is looked up first, before `sys.path`; relative files start there.
         network: the options that the callback reads by `network_options`.
+        mesh: returns the device mesh for a callback that takes one; default: of this process alone.
 
     Raises:
         JobError: the callback cannot be imported, raises, or returns something that is not a usable `Problem`.
@@ -304,7 +307,7 @@ def load_problem(
     name = reference if isinstance(reference, str) else getattr(callback, "__qualname__", repr(callback))
     remedy = "it must return a Problem when called alone"
     with calling(f"problem: {name}", remedy), fixed_seeds(CALLBACK_SEED), telling_network(network or {}):
-        problem = callback()
+        problem = callback(**({MESH: (mesh or _mesh_here)()} if takes_mesh(callback) else {}))
     if not isinstance(problem, Problem):
         raise JobError(
             f"problem: {name} must return a landscape.Problem, not {type(problem).__name__}; "
@@ -312,6 +315,17 @@ def load_problem(
         )
     _check_parts(problem, name)
     return problem
+
+
+def asks_for_mesh(reference: str | Callable[..., Any], folder: Path | None = None) -> bool:
+    """Whether the callback takes a device mesh, and so may be called in a group of processes."""
+    if isinstance(reference, str) and (names_a_file(reference) or names_onnx(reference)):
+        return False
+    return takes_mesh(import_callback(reference, folder) if isinstance(reference, str) else reference)
+
+
+def _mesh_here() -> Any:
+    return own_mesh(torch.device("cpu"))
 
 
 def _file_of(reference: str, folder: Path) -> Path:

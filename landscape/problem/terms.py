@@ -221,6 +221,8 @@ class Problem:
         weights: a file of weights, or a folder of safetensors shards with their index, that holds the weights of the
             network. They are read where they are needed and never all at once, and the model may be on torch's `meta`
             device, where it takes no memory.
+        shared_over: a device mesh over which the samples are shared out, of a model that every process holds as a whole
+            in a forward pass (FSDP2); default: every process evaluates all of them (tensor parallel).
 
     Raises:
         JobError: a name cannot be stored or is given twice, a term's weight is not positive, a formula is unknown,
@@ -236,6 +238,7 @@ class Problem:
     derived: Mapping[str, str] = field(default_factory=dict)
     expected: Mapping[str, float] = field(default_factory=dict)
     weights: str | Path | None = None
+    shared_over: Any = None
 
     def __post_init__(self) -> None:
         if self.weights is not None:

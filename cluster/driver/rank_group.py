@@ -1,0 +1,79 @@
+"""A worker of several processes: actors in one placement group, each a rank, which do everything together.
+
+Every call goes to all ranks with the same arguments, since a model that is cut over processes is computed by all of
+them at once. The receipt of rank 0 counts. If a rank dies, its group ends with it: what the others compute can never
+be finished, and the driver replaces the group.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from cluster.driver.worker import Worker
+from cluster.runtime.placement import Placement
+from landscape.problem.mesh import Rank
+
+# Ray would restart an actor silently, without end; the driver replaces workers, within a budget.
+ACTOR = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": 1}
+
+
+@dataclass(frozen=True)
+class Actors:
+    """The actors of a worker, rank 0 first, and the placement group of several."""
+
+    actors: tuple[Any, ...]
+    group: Any = None
+
+    def call(self, method: str, *arguments: Any) -> tuple[Any, list[Any]]:
+        """Call a method of every rank: the references of the answer of rank 0, and of those of the others."""
+        first, *others = (getattr(actor, method).remote(*arguments) for actor in self.actors)
+        return first, others
+
+    @property
+    def leader(self) -> Any:
+        """The actor whose answers count."""
+        return self.actors[0]
+
+    def end(self) -> None:
+        """End all processes, and give their places back."""
+        for actor in self.actors:
+            ray.kill(actor)
+        if self.group is not None:
+            with suppress(Exception):  # the session may be ending
+                remove_placement_group(self.group)
+
+
+def start_actors(wanted: Placement, arguments: tuple[Any, ...]) -> Actors:
+    """Ask for the processes of one worker, which start when they have been placed.
+
+    Args:
+        arguments: of `Worker`, which a rank of a group follows.
+    """
+    custom = dict(wanted.custom) or None
+    if wanted.ranks == 1:
+        options = {"num_cpus": wanted.num_cpus, "num_gpus": wanted.num_gpus, "resources": custom}
+        return Actors((ray.remote(Worker).options(**options, **ACTOR).remote(*arguments),))
+    share = {"CPU": wanted.num_cpus / wanted.ranks, "GPU": wanted.num_gpus / wanted.ranks}
+    bundle = {name: amount for name, amount in share.items() if amount} | {
+        name: amount / wanted.ranks for name, amount in wanted.custom.items()
+    }
+    group = placement_group([bundle] * wanted.ranks, strategy="STRICT_PACK")
+    actors = []
+    for number in range(wanted.ranks):
+        place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number)
+        options = {
+            "num_cpus": share["CPU"], "num_gpus": share["GPU"], "scheduling_strategy": place,
+            "resources": {name: amount / wanted.ranks for name, amount in wanted.custom.items()} or None,
+        }  # fmt: skip
+        rank = Rank(number, wanted.ranks)
+        actors.append(ray.remote(Worker).options(**options, **ACTOR).remote(*arguments, rank))
+    address = actors[0].meeting_place.remote()
+    for actor in actors:
+        actor.join.remote([address])
+    return Actors(tuple(actors), group)

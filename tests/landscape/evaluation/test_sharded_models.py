@@ -1,0 +1,93 @@
+"""Models that are cut over processes have the values of one process: under FSDP2 the bits, else up to rounding."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from landscape import JobError
+from landscape.model.shards import Box, blocks_of
+
+SCRIPT = Path(__file__).parents[2] / "support" / "sharded_points.py"
+
+
+def points(folder: Path, way: str, ranks: int, *more: str) -> dict[str, np.ndarray]:
+    out = folder / f"{way}-{ranks}{'-'.join(more)}.npz"
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), way, str(ranks), "--out", str(out), *more]
+    subprocess.run(command, check=True, timeout=240)
+    return dict(np.load(out))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    return points(tmp_path_factory.mktemp("alone"), "one", 1)
+
+
+@pytest.mark.parametrize(
+    "way, ranks",
+    [
+        pytest.param("fsdp", 2, marks=pytest.mark.faults), ("shared", 2), ("tp", 2),
+        pytest.param("shared", 4, marks=pytest.mark.faults), pytest.param("fsdp", 3, marks=pytest.mark.faults),
+        pytest.param("tp", 4, marks=pytest.mark.faults), pytest.param("both", 4, marks=pytest.mark.faults),
+    ],
+)  # fmt: skip
+def test_a_group_of_processes_has_the_values_of_one(tmp_path, alone, way, ranks):
+    found = points(tmp_path, way, ranks)
+    for name in ("loss", "states", "rise_stderr"):
+        if way in ("fsdp", "shared"):
+            assert found[name].tobytes() == alone[name].tobytes(), name
+        else:
+            tolerance = 1e-5 if name == "rise_stderr" else 1e-6  # an error is of small differences
+            np.testing.assert_allclose(found[name], alone[name], rtol=tolerance, atol=1e-12)
+    share = {"fsdp": 1 / ranks, "shared": 1 / ranks}.get(way, 1)
+    assert found["held"] <= 1.02 * share * alone["held"] + 64
+
+
+@pytest.mark.faults
+def test_directions_that_are_held_give_the_bits_of_drawn_ones(tmp_path, alone):
+    assert points(tmp_path, "fsdp", 2, "--held")["loss"].tobytes() == alone["loss"].tobytes()
+
+
+# -- which part of a tensor is where ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "shape, leading, starts, sizes",
+    [
+        ((6, 4), 1, (2, 0), (3, 4)), ((6, 4), 1, (0, 1), (6, 2)), ((6, 4), 1, (2, 1), (3, 2)),
+        ((6, 4), 1, (6, 0), (0, 4)), ((5,), 1, (2,), (2,)), ((), 0, (), ()), ((3, 4, 5), 2, (1, 0, 0), (2, 4, 5)),
+        ((3, 4, 5), 2, (0, 1, 0), (3, 2, 5)),
+        ((3, 4, 5), 2, (0, 0, 2), (3, 4, 3)), ((4, 3, 2, 2), 1, (1, 0, 0, 0), (2, 3, 2, 2)),
+        ((4, 3, 2, 2), 1, (0, 1, 0, 0), (4, 2, 2, 2)),
+    ],
+)  # fmt: skip
+def test_the_blocks_of_a_part_are_its_numbers(shape, leading, starts, sizes):
+    whole = torch.arange(torch.Size(shape).numel()).reshape(shape)
+    box = Box(starts, sizes)
+    matrix = whole.reshape(torch.Size(shape[:leading]).numel(), -1) if whole.numel() else whole
+    part, seen = torch.full(sizes, -1), 0
+    for block in blocks_of(shape, leading, box, "w"):
+        numbers = matrix[block.rows.start : block.rows.stop, block.columns.start : block.columns.stop]
+        part[block.local] = numbers.reshape(part[block.local].shape)
+        seen += numbers.numel()
+    assert torch.equal(part, box.cut(whole))
+    assert seen == part.numel()
+
+
+def test_parts_that_are_no_rectangles_are_refused():
+    with pytest.raises(JobError, match="must be cut along one of its first 2 dimensions"):
+        list(blocks_of((4, 3, 2, 2), 1, Box((0, 0, 1, 0), (4, 3, 1, 2)), "w"))
+
+
+def test_every_number_of_a_tensor_is_in_one_part():
+    shape, seen = (7, 5), torch.zeros(7, 5)
+    for rows, columns in itertools.product([(0, 3), (3, 4)], [(0, 2), (2, 3)]):
+        (block,) = blocks_of(shape, 1, Box((rows[0], columns[0]), (rows[1], columns[1])), "w")
+        seen[block.rows.start : block.rows.stop, block.columns.start : block.columns.stop] += 1
+    assert (seen == 1).all()
