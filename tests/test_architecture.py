@@ -321,8 +321,8 @@ def test_reading_and_showing_landscapes_loads_no_torch():
 
 # The only places that a plain installation, without extras, may be unable to import.
 OF_EXTRAS = (
-    "cluster/driver/pool.py", "cluster/driver/rank_group.py", "cluster/serving/", "cluster/training/trainer.py", "landscape/core/http.py",
-    "landscape/core/object_store.py", "landscape/page/",
+    "cluster/driver/pool.py", "cluster/driver/rank_group.py", "cluster/serving/", "cluster/training/trainer.py",
+    "landscape/core/http.py", "landscape/core/object_store.py", "landscape/page/",
 )  # fmt: skip
 IMPORT_ALL = """
 import importlib

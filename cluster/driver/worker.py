@@ -51,7 +51,7 @@ from landscape.model.parameters import State
 from landscape.problem.batches import Samples, TensorSamples
 from landscape.problem.callback import load_problem
 from landscape.problem.collated import PickledItems
-from landscape.problem.mesh import Rank, free_address, join, still_together
+from landscape.problem.mesh import Rank, RankGroup, free_address
 from landscape.problem.terms import PointSets, Problem
 from landscape.problem.user_code import cause_of_failure
 from landscape.surface.record_parts import WorkerRecord
@@ -126,7 +126,7 @@ def _reporting(work: Callable[..., Receipt]) -> Callable[..., Receipt]:
     def call(self: Worker, *arguments: Any) -> Receipt:
         with self._listener.listening():
             receipt = work(self, *arguments)
-        if receipt.cause and self._rank is not None and not still_together(STEP_SECONDS):
+        if receipt.cause and self._group is not None and not self._group.still_together(STEP_SECONDS):
             os._exit(1)  # the ranks are out of step, and would wait for each other for ever
         return replace(receipt, said=self._listener.take())
 
@@ -143,7 +143,8 @@ class Worker:
         self, source: ProblemSource, samples: Any, use_gpu: bool, fetch: Fetch, node: Callable[[], str] = lambda: "",
         rank: Rank | None = None,
     ) -> None:  # fmt: skip
-        self._rank, self._mesh = rank, None  # of a group of processes
+        self._rank = rank
+        self._group: RankGroup | None = None  # once this process has joined the others
         self._source, self._samples_reference, self._fetch, self._node = source, samples, fetch, node
         keep_freed_memory()
         self._device = pick_device("auto" if use_gpu else "cpu")
@@ -166,7 +167,7 @@ class Worker:
             address: a list of one reference to the `meeting_place`.
         """
         assert self._rank is not None
-        self._mesh = join(self._rank, self._fetch(list(address)), self._device)
+        self._group = RankGroup(self._rank, self._fetch(list(address)), self._device)
 
     @_reporting
     def start(self) -> Receipt:
@@ -177,9 +178,10 @@ class Worker:
             callback = self._fetch(callback) if isinstance(callback, list) else callback
             if self._source.folder.is_dir():  # on another machine it is the working directory that was shipped
                 os.chdir(self._source.folder)
-            if self._rank is not None and self._mesh is None:
+            group = self._group
+            if self._rank is not None and group is None:
                 raise JobError("resources: the processes of a worker did not meet; every rank must reach the others")
-            mesh = None if self._rank is None else lambda: self._mesh
+            mesh = None if group is None else lambda: group.mesh
             problem = load_problem(callback, self._source.folder, self._source.network, mesh)
             self._problem = problem
             self._model, self._observe = problem.model, problem.observe

@@ -36,24 +36,48 @@ class Rank:
 
 
 def free_address() -> str:
-    """A place of this machine at which a group can meet: `tcp://HOST:PORT`."""
+    """A place of this machine at which a group can meet: `HOST:PORT`."""
     host = socket.gethostbyname(socket.gethostname())
     with closing(socket.socket()) as listening:
         listening.bind(("", 0))
-        return f"tcp://{host}:{listening.getsockname()[1]}"
+        return f"{host}:{listening.getsockname()[1]}"
 
 
-def join(rank: Rank, address: str, device: torch.device) -> Any:
-    """Join a group, and return its one-dimensional device mesh; returns once all ranks have joined.
+class RankGroup:
+    """This process as one rank of a group, whose ranks compute together; returns once all of them are there.
 
     Args:
         address: where rank 0 listens, from its `free_address`.
+
+    Attributes:
+        mesh: the device mesh, of one dimension.
     """
-    distributed.init_process_group(
-        "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl", init_method=address, rank=rank.number,
-        world_size=rank.ranks, timeout=timedelta(seconds=COLLECTIVE_SECONDS),
-    )  # fmt: skip
-    return mesh_of_group(device)
+
+    def __init__(self, rank: Rank, address: str, device: torch.device) -> None:
+        host, _, port = address.rpartition(":")
+        patience = timedelta(seconds=COLLECTIVE_SECONDS)
+        self._rank, self._met = rank, 0
+        store: Any = distributed.TCPStore  # type: ignore[attr-defined]
+        self._store = store(host, int(port), rank.ranks, is_master=rank.number == 0, timeout=patience)
+        backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
+        distributed.init_process_group(
+            backend, store=self._store, rank=rank.number, world_size=rank.ranks, timeout=patience
+        )
+        self.mesh = mesh_of_group(device)
+
+    def still_together(self, seconds: float) -> bool:
+        """Whether all ranks come to this place within so many seconds: after an exception, they may be out of step.
+
+        Not by a collective: the others may wait in one, which nothing would end.
+        """
+        self._met += 1
+        names = [f"met-{self._met}-{number}" for number in range(self._rank.ranks)]
+        self._store.set(names[self._rank.number], "1")
+        try:
+            self._store.wait(names, timedelta(seconds=seconds))
+        except RuntimeError:
+            return False
+        return True
 
 
 def own_mesh(device: torch.device) -> Any:
@@ -69,15 +93,6 @@ def mesh_of_group(device: torch.device) -> Any:
     from torch.distributed.device_mesh import init_device_mesh
 
     return init_device_mesh(device.type, (distributed.get_world_size(),), mesh_dim_names=("ranks",))
-
-
-def still_together(seconds: float) -> bool:
-    """Whether all ranks come to this place within so many seconds: after an exception, a group may be out of step."""
-    try:
-        distributed.monitored_barrier(timeout=timedelta(seconds=seconds))
-    except RuntimeError:
-        return False
-    return True
 
 
 def refuse_without_file(weights: object) -> None:

@@ -25,7 +25,7 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.job.directions.random import random_direction
 from landscape.model.parameters import describe_parameters, match_state, state_of
 from landscape.model.weight_files import load_weights
-from landscape.problem.mesh import Rank, free_address, join
+from landscape.problem.mesh import Rank, RankGroup, free_address
 from landscape.problem.terms import Problem
 from landscape.recipes.gpt import GPT
 
@@ -95,7 +95,7 @@ def compute(way: str, mesh: Any, options: argparse.Namespace) -> dict[str, np.nd
 
 def rank(way: str, number: int, ranks: int, address: str, options: argparse.Namespace) -> None:
     """One process of a group; rank 0 writes the values."""
-    mesh = join(Rank(number, ranks), address, torch.device("cpu"))
+    mesh = RankGroup(Rank(number, ranks), address, torch.device("cpu")).mesh
     found = compute(way, mesh, options)
     if number == 0:
         np.savez(options.out, **found)

@@ -1,0 +1,167 @@
+"""Workers that are groups of processes: the values of one process, and a group for each that loses a rank."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import cluster
+from landscape import JobError, open_run, read_job, run
+from landscape.model.parameters import state_of
+from landscape.recipes.gpt import GPT
+
+PROBLEM = """
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from landscape import Problem
+from landscape.recipes.gpt import GPT
+
+HERE = Path(__file__).parent
+SIZE = {"vocabulary": 31, "width": 32, "depth": 2}
+
+
+def cut(mesh, way):
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    model = GPT(**SIZE)
+    for block in model.blocks:
+        if way == "fsdp":
+            fully_shard(block, mesh=mesh)
+        else:
+            parallelize_module(block, mesh, {"expand": ColwiseParallel(), "contract": RowwiseParallel()})
+    if way == "fsdp":
+        fully_shard(model, mesh=mesh)
+    tokens = torch.randint(0, 31, (24, 8), generator=torch.Generator().manual_seed(1))
+    made = replace(Problem.causal_lm(model, tokens), weights=HERE / "w.safetensors")
+    return replace(made, shared_over=mesh) if way == "fsdp" else made
+
+
+def fsdp(mesh):
+    return cut(mesh, "fsdp")
+
+
+def tensor(mesh):
+    return cut(mesh, "tensor")
+
+
+def whole():
+    tokens = torch.randint(0, 31, (24, 8), generator=torch.Generator().manual_seed(1))
+    return replace(Problem.causal_lm(GPT(**SIZE), tokens), weights=HERE / "w.safetensors")
+
+
+def mortal(mesh):
+    '''Rank 1 ends itself in the middle of a tile, as often as the file says.'''
+    made, calls = cut(mesh, "fsdp"), [0]
+
+    def observe(model, batch):
+        calls[0] += 1
+        left = int((HERE / "kills").read_text())
+        if mesh.size() > 1 and mesh.get_local_rank() == 1 and calls[0] == 60 and left:
+            (HERE / "kills").write_text(str(left - 1))
+            os.kill(os.getpid(), 9)
+        return made.observe(model, batch)
+
+    return replace(made, observe=observe)
+
+
+def raising(mesh):
+    '''One rank alone raises, once.'''
+    made = cut(mesh, "fsdp")
+
+    def observe(model, batch):
+        if mesh.size() > 1 and mesh.get_local_rank() == 1 and (HERE / "raise").exists():
+            (HERE / "raise").unlink()
+            raise ValueError("a rank of its own mind")
+        return made.observe(model, batch)
+
+    return replace(made, observe=observe)
+
+
+def unnamed(mesh):
+    return replace(cut(mesh, "fsdp"), observables=None)
+
+
+def without_file(mesh):
+    return replace(cut(mesh, "fsdp"), weights=None)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    (tmp_path / "grouped.py").write_text(PROBLEM)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        save_file(state_of(GPT(vocabulary=31, width=32, depth=2)), tmp_path / "w.safetensors")
+    return tmp_path
+
+
+def job(folder: Path, name: str, **fields):
+    resources = {} if name == "whole" else {"resources": {"cpus": 2}}
+    spec = {"name": "a", "size": [6, 5], "range": [-1, 1]}
+    written = {"run": f"runs/{name}", "problem": f"grouped:{name}", "num_samples": 24, "batch_size": 5, "tile": 2}
+    text = "\n".join(f"{key}: {value}" for key, value in {**written, **resources, **fields}.items())
+    (folder / f"{name}.yaml").write_text(f"{text}\nlandscapes: [{spec}]\n")
+    return read_job(folder / f"{name}.yaml")
+
+
+@pytest.mark.faults
+@pytest.mark.usefixtures("local_ray")
+def test_a_group_has_the_values_of_one_process_on_ray(folder):
+    one = run(job(folder, "whole"))["a"]
+    for name in ("fsdp", "tensor"):
+        found = cluster.run(job(folder, name), workers=1)["a"]
+        assert found.attributes["own_model"]["state"] == "agrees"
+        if name == "fsdp":
+            assert found.loss.tobytes() == one.loss.tobytes()
+        assert found.loss == pytest.approx(one.loss, rel=1e-6)
+    assert run(job(folder, "fsdp", run="runs/alone"))["a"].loss.tobytes() == one.loss.tobytes()
+
+
+@pytest.mark.faults
+@pytest.mark.usefixtures("local_ray")
+def test_a_rank_that_is_killed_takes_its_group_with_it_and_another_goes_on(folder, caplog):
+    (folder / "kills").write_text("2")
+    start = time.monotonic()
+    cluster.run(job(folder, "mortal"), workers=1)
+    assert time.monotonic() - start < 120
+    assert (folder / "kills").read_text() == "0"
+    lost = [record.getMessage() for record in caplog.records if "is lost" in record.getMessage()]
+    assert len(lost) == 2
+    one = run(job(folder, "whole"))["a"]
+    assert open_run(folder / "runs" / "mortal")["a"].loss.tobytes() == one.loss.tobytes()
+
+
+@pytest.mark.faults
+@pytest.mark.usefixtures("local_ray")
+def test_an_exception_of_one_rank_ends_the_group_and_no_wait(folder):
+    (folder / "raise").touch()
+    start = time.monotonic()
+    cluster.run(job(folder, "raising"), workers=1)
+    assert time.monotonic() - start < 90
+    one = run(job(folder, "whole"))["a"]
+    assert open_run(folder / "runs" / "raising")["a"].loss.tobytes() == one.loss.tobytes()
+
+
+REFUSED = [
+    ("whole", {"resources": {"cpus": 2}}, "resources: 2 processes need a callback that takes their device mesh"),
+    ("unnamed", {}, "observables: a model over several processes is first called by the workers; name what"),
+    ("without_file", {}, "needs its weights in a file"),
+    ("fsdp", {"num_gpus": 2}, "resources: must be gpus or cpus"),
+]
+
+
+@pytest.mark.parametrize("name, fields, message", REFUSED)
+def test_what_no_group_can_do_is_refused_before_anything_starts(folder, name, fields, message):
+    with pytest.raises(JobError, match=re.escape(message)):
+        cluster.run(job(folder, name, **fields), workers=1)
+    assert not (folder / "runs").exists() or not os.listdir(folder / "runs")
