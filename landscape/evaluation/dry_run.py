@@ -18,6 +18,7 @@ from landscape.core.plan import Plan, Precision, default_plan
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.reduction import Values
 from landscape.model.parameters import State, holds_bfloat16, targets_of
+from landscape.model.shards import is_sharded
 from landscape.problem.batches import Batch, Samples, as_samples
 from landscape.problem.supervised import Observe, ordered_names
 from landscape.problem.user_code import Exited, in_words
@@ -69,7 +70,7 @@ def first_look(
     try:
         look = _look(model, observe, few, replace(plan, bfloat16_weights=True), device, weights)
     except JobError as error:
-        if error.__cause__ is None:  # `observe` did not raise
+        if error.__cause__ is None or is_sharded(model):  # `observe` did not raise, or no weights can be converted
             raise
         refused = in_words(error.__cause__)
     else:

@@ -24,7 +24,7 @@ from landscape.evaluation.model_state import ModuleState, private_copy
 from landscape.evaluation.reduction import Observed
 from landscape.evaluation.weights import MovingWeights, set_layouts
 from landscape.model.parameters import State, on_meta
-from landscape.model.shards import is_sharded, refuse_other_type, whole_tensor
+from landscape.model.shards import gathering_modules, is_sharded, refuse_other_type, whole_tensor
 from landscape.problem.batches import Batch, batch_length, exchange_tensors, is_strided
 from landscape.problem.supervised import Combination, Observe, check_observed, check_terms
 from landscape.problem.user_code import kept_alive
@@ -135,7 +135,7 @@ class LoadedModel:
     def __init__(self, model: nn.Module, plan: Plan, device: torch.device) -> None:
         self.dtype = torch.float64 if plan.precision == "float64" else torch.float32
         self.is_sharded = is_sharded(model)
-        self.model, objects = _sharded(model, plan) if self.is_sharded else _copied(model, plan, device)
+        self.model, objects = _sharded(model, plan, device) if self.is_sharded else _copied(model, plan, device)
         quantise = plan.quantise
         self._rounding = WeightRounding.of(self.model, quantise)
         self.activations = ActivationRounding(self.model, quantise.bits) if quantise and quantise.activations else None
@@ -190,7 +190,7 @@ def _copied(model: nn.Module, plan: Plan, device: torch.device) -> tuple[nn.Modu
     return copied, objects
 
 
-def _sharded(model: nn.Module, plan: Plan) -> tuple[nn.Module, list[Any]]:
+def _sharded(model: nn.Module, plan: Plan, device: torch.device) -> tuple[nn.Module, list[Any]]:
     """The model itself, which belongs to this process and its group: a copy would not know the other processes.
 
     Raises:
@@ -200,6 +200,12 @@ def _sharded(model: nn.Module, plan: Plan) -> tuple[nn.Module, list[Any]]:
     refuse_other_type(model, dtype, rounds=plan.rounds_weights)
     if plan.quantise is not None:
         raise JobError("quantise: a model over several processes is not rounded; leave it out")
+    if gathering_modules(model):
+        # As `Module.to_empty`, which would also drop the numbers of buffers that no file holds.
+        apply: Any = model._apply
+        apply(lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor)
+    else:
+        give_memory(model, device)
     return model, []
 
 

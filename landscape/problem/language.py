@@ -22,6 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, IterableDataset
 
 from landscape.core.errors import JobError, one_line, quoted
+from landscape.model.parameters import on_meta
 from landscape.problem.batches import Batch
 
 log = logging.getLogger("landscape")
@@ -239,14 +240,20 @@ class CausalLM:
     Attributes:
         vocabulary: the number of different tokens of the model; None if unknown.
         checked: whether all token ids of the data are known to be in the vocabulary.
-        in_chunks: whether the logits are computed one chunk at a time, by the model's own output head.
+        in_chunks: whether the logits are computed one chunk at a time, by the model's own output head; None until a
+            model with numbers is there to be tried.
     """
 
     names = ("loss", "token_accuracy")
 
     def __init__(self, model: nn.Module) -> None:
         self.checked = False
-        self.vocabulary, self.in_chunks = try_output_head(model)
+        self.vocabulary: int | None
+        self.in_chunks: bool | None
+        if on_meta(model):
+            self.vocabulary, self.in_chunks = _vocabulary_of(model), None
+        else:
+            self.vocabulary, self.in_chunks = try_output_head(model)
 
     def reader(self, model: nn.Module) -> Reader:
         """The rules for sequences of this model."""
@@ -274,9 +281,11 @@ class CausalLM:
 
     def _of_tokens(self, model: nn.Module, fields: Mapping[str, Tensor], targets: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of the token after each token, and whether it is the likeliest: [N, T] each."""
+        if self.in_chunks is None and not fields["input_ids"].is_meta:
+            self.in_chunks = try_output_head(model)[1]
         parts = split_off_head(model) if self.in_chunks else None
         with _positions_named(model, fields["input_ids"].shape[1]):
-            states = logits(model, fields) if parts is None else _hidden(parts.backbone, fields)
+            states = logits(model, fields) if parts is None else _hidden(parts, fields)
         logits_of = _identity if parts is None else parts.logits
         if states.dim() != 3 or states.shape[:2] != fields["input_ids"].shape:
             raise JobError(
@@ -362,7 +371,11 @@ def logits(model: nn.Module, fields: Mapping[str, Tensor]) -> Tensor:
     return output
 
 
-def _hidden(backbone: nn.Module, fields: Mapping[str, Tensor]) -> Tensor:
+def _hidden(parts: Parts, fields: Mapping[str, Tensor]) -> Tensor:
+    """The states below the head. FSDP2 gathers the parameters of the whole only if the whole is called, or asked to."""
+    backbone, gather = parts.backbone, getattr(parts.whole, "unshard", None)
+    if callable(gather):
+        gather()
     output = backbone(input_ids=fields["input_ids"], **_options(_parameters_of(backbone), fields))
     states: Tensor = output[0] if isinstance(output, (tuple, list)) else output.last_hidden_state
     return states
@@ -387,6 +400,7 @@ def _parameters_of(module: nn.Module) -> Mapping[str, inspect.Parameter]:
 class Parts:
     """The network below the output head, and the function from its hidden states to logits."""
 
+    whole: nn.Module
     backbone: nn.Module
     head: nn.Module
     after: Callable[[Tensor], Tensor]
@@ -410,7 +424,7 @@ def split_off_head(model: nn.Module) -> Parts | None:
     head = get_head() if callable(get_head) else None
     if not isinstance(head, nn.Module) or not isinstance(backbone, nn.Module) or backbone is network:
         return None
-    return Parts(backbone, head, _after_head(network))
+    return Parts(network, backbone, head, _after_head(network))
 
 
 def _after_head(network: nn.Module) -> Callable[[Tensor], Tensor]:
@@ -441,7 +455,7 @@ def try_output_head(model: nn.Module) -> tuple[int | None, bool]:
     try:
         with torch.no_grad(), _evaluating(model):
             whole = logits(model, fields)
-            same = parts is not None and torch.equal(parts.logits(_hidden(parts.backbone, fields)), whole)
+            same = parts is not None and torch.equal(parts.logits(_hidden(parts, fields)), whole)
     except JobError:
         raise
     except Exception as error:
@@ -455,6 +469,12 @@ def try_output_head(model: nn.Module) -> tuple[int | None, bool]:
         )
     outputs = whole.shape[-1] if whole.dim() == 3 else None
     return (min(count, outputs) if count > 1 and outputs else outputs), same
+
+
+def _vocabulary_of(model: nn.Module) -> int | None:
+    """The rows of the token embedding; None if the model does not say which that is."""
+    embeddings = _embeddings(model)
+    return embeddings.num_embeddings if isinstance(embeddings, nn.Embedding) else None
 
 
 def _embeddings(model: nn.Module) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from landscape.problem.batches import (
     tensors_of,
 )
 from landscape.problem.language import CausalLM, language_data, refuse_other_models
+from landscape.problem.large_models import cut_over, read_language_model, read_tokens
 from landscape.problem.sources import as_rows
 from landscape.problem.supervised import (
     Combination,
@@ -281,7 +282,9 @@ class Problem:
         return cls(model, data, observe, ("loss", *observe.metrics), expected=expected or {})
 
     @classmethod
-    def causal_lm(cls, model: nn.Module, tokens: Any) -> Problem:
+    def causal_lm(
+        cls, model: nn.Module | str | Path, tokens: Any, *, length: int | None = None, packed: bool = True
+    ) -> Problem:
         """A language model that predicts each next token; perplexity is derived from the mean loss.
 
         The model is fed all T tokens of a sequence, and its logits at each but the last are scored on the token after
@@ -291,19 +294,48 @@ class Problem:
 
         Args:
             model: a model of transformers, with or without adapters of peft, or any module that returns logits
-                [N, T, vocabulary]. Its logits are made a chunk of tokens at a time where its output head allows it.
+                [N, T, vocabulary]. Its logits are made a chunk of tokens at a time where its output head allows it. Or
+                a folder of Hugging Face: config.json, safetensors with their index, tokenizer.json; its weights stay
+                in their files.
             tokens: token ids [N, T]; a dict of `input_ids`, `attention_mask` and `labels` (-100 counts nothing), [N, T]
                 each; a list or a data set of sequences of different lengths, or of such dicts; or a `DataLoader` of
-                batches like these.
+                batches like these. Or a file: `.txt`, `.jsonl` with a `text` a line, or `.npy` of ids.
+            length: tokens of a sequence of a file; default: as many as the model reads, at most 1024.
+            packed: whether the documents of a file are joined and cut into sequences of equal length; otherwise every
+                document is a sequence, cut to the length.
 
         Raises:
             JobError: the tokens are no ids of the model's vocabulary, a sequence predicts none, or nothing of the model
                 is trained.
         """
+        folder = Path(model) if isinstance(model, (str, Path)) else None
+        network, weights = (model, None) if isinstance(model, nn.Module) else read_language_model(Path(model))
+        model = network
         refuse_other_models(model)
+        if isinstance(tokens, (str, Path)) and Path(tokens).suffix:
+            positions = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+            tokens = read_tokens(Path(tokens), folder, length, positions, packed=packed)
         observe = CausalLM(model)
         data, observe.checked = language_data(tokens, observe.reader(model))
-        return cls(model, data, observe, CausalLM.names, derived={"perplexity": "exp(loss)"})
+        return cls(model, data, observe, CausalLM.names, derived={"perplexity": "exp(loss)"}, weights=weights)
+
+    def sharded(self, mesh: Any, plan: Mapping[str, Any] | None = None) -> Problem:
+        """This problem with its model cut over the processes of a device mesh, each of which reads its own part.
+
+        The model is best on torch's `meta` device, with its weights in a file: `Problem.causal_lm(folder, text)` makes
+        such a problem.
+
+        Args:
+            mesh: what a callback `def problem(mesh)` gets.
+            plan: for tensor parallel, `colwise` or `rowwise` by the names of layers, such as {"blocks.*.expand":
+                "colwise", "blocks.*.contract": "rowwise"}; every process then evaluates all samples. Default: FSDP2,
+                which gathers one block at a time, and shares the samples out.
+
+        Raises:
+            JobError: the plan names no layer or an unknown style.
+        """
+        cut_over(self.model, mesh, plan)
+        return replace(self, shared_over=None if plan is not None else mesh)
 
     @classmethod
     def terms(cls, model: nn.Module, terms: Mapping[str, tuple[Any, ...]]) -> Problem:
