@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from landscape.job.reading import read_job
     from landscape.model.checkpoint_import import import_checkpoints
     from landscape.model.snapshots import read_trajectory
+    from landscape.problem.large_models import without_weights
     from landscape.problem.terms import Problem
     from landscape.store.compact import compact_landscape
     from landscape.store.import_mindspore import import_mindspore
@@ -64,6 +65,7 @@ _HOMES = {
     "job.reading": ("read_job",),
     "model.checkpoint_import": ("import_checkpoints",),
     "model.snapshots": ("read_trajectory",),
+    "problem.large_models": ("without_weights",),
     "problem.terms": ("Problem",),
     "store.compact": ("compact_landscape",),
     "store.import_mindspore": ("import_mindspore",),
@@ -135,6 +137,7 @@ __all__ = [
     "subset",
     "topology_of",
     "volume",
+    "without_weights",
 ]
 
 

@@ -49,6 +49,7 @@ GROUPS = {
     ),
     "Describe": (
         "landscape.Problem",
+        "landscape.without_weights",
         "landscape.Job",
         "landscape.Landscape",
         "landscape.RandomDirection",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -16,6 +17,7 @@ from landscape.compute.axes_and_paths import origin_remedy, target_remedy, witho
 from landscape.compute.eigenpairs import bytes_of_bases
 from landscape.compute.hessian import layout_of
 from landscape.compute.job_warnings import not_finite_warning, raising_warning
+from landscape.compute.memory import DeviceBytes, bytes_of_landscape
 from landscape.compute.plans import bytes_of_losses, make_evaluator, tile_shape_for, tuning_scope
 from landscape.compute.point_extras import convexity_cost, convexity_text, layers_cost
 from landscape.compute.prepare import prepare
@@ -31,7 +33,9 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.tuning.choices import KeptChoices, Tuned, TuningScope
 from landscape.evaluation.tuning.trials import outlook, tune
 from landscape.job.directions.file import PRODUCT_EVALUATIONS
+from landscape.job.directions.random import DrawnTensors
 from landscape.job.job import Job
+from landscape.model.parameters import LARGE
 from landscape.problem.batches import Samples
 from landscape.problem.terms import PointSets
 from landscape.problem.user_code import in_folder
@@ -166,7 +170,7 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
     count = workers or job.workers or max(1, torch.cuda.device_count() or cores() // (job.threads or 1))
     first = prepared.landscapes[0]
     # A plan for GPUs may be made on a machine without one; its seconds are a guess.
-    measured = first.plan.device == "cpu" or torch.cuda.is_available()
+    measured = prepared.ranks == 1 and (first.plan.device == "cpu" or torch.cuda.is_available())
     # Timed with the engine of the plan; a faster one is searched for when the job runs.
     scope, tuned, evaluator, remarks = TuningScope(first.plan.engine), Tuned(first.plan), None, list[str]()
     if measured:
@@ -263,6 +267,7 @@ def _plan_landscape(prepared: PreparedJob, landscape: PreparedLandscape) -> dict
     numbers = 2 * len(landscape.observables) + 1 + MOMENT_PARTS * len(landscape.record.moment_rows)
     values = grid.points * (numbers * VALUE_BYTES + 1)
     elements = sum(tensor.numel() for tensor in landscape.origin.values())
+    stored_axes = sum(not isinstance(axis.tensors, DrawnTensors) for axis in landscape.directions)
     extension = landscape.extension
     line = [axis.record.kind for axis in landscape.directions] == ["towards"]
     sample_share, new_samples = _samples_left(prepared.samples, 0 if extension is None else extension.known_samples)
@@ -296,8 +301,33 @@ def _plan_landscape(prepared: PreparedJob, landscape: PreparedLandscape) -> dict
         "paths": [] if landscape.path is None else _snapshots(landscape.path),
         "refined_points": _refined_points(prepared.job, landscape),
         "kept_bytes": bytes_of_losses(grid.points, kept),
-        "bytes": values + bytes_of_losses(grid.points, kept) + 4 * elements * len(landscape.directions),
+        "bytes": values + bytes_of_losses(grid.points, kept) + 4 * elements * stored_axes,
+        "device_bytes": _device_bytes(prepared, landscape).document(),
+        "ranks": prepared.ranks,
     }
+
+
+def _device_bytes(prepared: PreparedJob, landscape: PreparedLandscape) -> DeviceBytes:
+    directions = [axis.tensors for axis in landscape.directions]
+    return bytes_of_landscape(
+        prepared.problem.model, landscape.plan, directions, prepared.job.origin_in, prepared.ranks
+    )
+
+
+def _memory_text(row: Mapping[str, Any]) -> list[str]:
+    """What a large model takes on each device, before its activations; nothing for a small one."""
+    held = row["device_bytes"]
+    if held["weights"] * row["ranks"] <= LARGE:
+        return []
+    parts = [f"weights {bytes_text(held['weights'])}"]
+    parts.append(f"origin {bytes_text(held['origin'])}" if held["origin"] else "the origin stays where it is read from")
+    parts.append(f"directions {bytes_text(held['directions'])}" if held["directions"] else "directions take none")
+    gathered = f", and {bytes_text(held['gathered'])} of gathered blocks" if held["gathered"] else ""
+    devices = f"each of {row['ranks']} devices" if row["ranks"] > 1 else "the device"
+    return [
+        f"  on {devices}: {', '.join(parts)}; {bytes_text(held['staging'])} more while a point is set{gathered}; "
+        "activations come on top"
+    ]
 
 
 def _accuracy(asked: AccuracyRecord, axes: int, ends: NDArray[np.int64]) -> dict[str, Any]:
@@ -451,6 +481,7 @@ def plan_text(plan: dict[str, Any]) -> str:
             lines.append(f"  range: found first, by bisection: about {row['range_evaluations']} evaluations")
         if row["refined_points"]:
             lines.append(f"  refined where its values ask for it, to {row['refined_points']} points in all at most")
+        lines += _memory_text(row)
         if row["kept_bytes"]:
             lines.append(f"  keeps the loss of every sample: {bytes_text(row['kept_bytes'])} of these")
         if row["extends"]:

@@ -111,7 +111,9 @@ def read_language_model(folder: Path) -> tuple[nn.Module, Path | None]:
     try:
         from transformers import AutoConfig, AutoModelForCausalLM  # type: ignore[import-not-found]
     except ImportError:
-        raise JobError("model: a folder of Hugging Face is read with transformers: pip install transformers") from None
+        raise JobError(
+            "model: a folder of Hugging Face is read with transformers: pip install 'loss-landscape-cluster[language]'"
+        ) from None
     try:
         config = AutoConfig.from_pretrained(folder)
         with without_weights():
@@ -186,7 +188,9 @@ def _documents(place: Path, folder: Path | None) -> tuple[list[Tensor], Tensor]:
     try:
         from tokenizers import Tokenizer  # type: ignore[import-not-found]
     except ImportError:
-        raise JobError("tokens: a text is read with tokenizers: pip install tokenizers") from None
+        raise JobError(
+            "tokens: a text is read with tokenizers: pip install 'loss-landscape-cluster[language]'"
+        ) from None
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     end = nothing
     config = json.loads((folder / "config.json").read_text())

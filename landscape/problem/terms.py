@@ -283,8 +283,9 @@ class Problem:
 
     @classmethod
     def causal_lm(
-        cls, model: nn.Module | str | Path, tokens: Any, *, length: int | None = None, packed: bool = True
-    ) -> Problem:
+        cls, model: nn.Module | str | Path, tokens: Any, *, length: int | None = None, packed: bool = True,
+        weights: str | Path | None = None,
+    ) -> Problem:  # fmt: skip
         """A language model that predicts each next token; perplexity is derived from the mean loss.
 
         The model is fed all T tokens of a sequence, and its logits at each but the last are scored on the token after
@@ -303,14 +304,16 @@ class Problem:
             length: tokens of a sequence of a file; default: as many as the model reads, at most 1024.
             packed: whether the documents of a file are joined and cut into sequences of equal length; otherwise every
                 document is a sequence, cut to the length.
+            weights: see `Problem`; of a folder of Hugging Face they are its own.
 
         Raises:
             JobError: the tokens are no ids of the model's vocabulary, a sequence predicts none, or nothing of the model
                 is trained.
         """
         folder = Path(model) if isinstance(model, (str, Path)) else None
-        network, weights = (model, None) if isinstance(model, nn.Module) else read_language_model(Path(model))
-        model = network
+        if not isinstance(model, nn.Module):
+            model, of_folder = read_language_model(Path(model))
+            weights = weights or of_folder
         refuse_other_models(model)
         if isinstance(tokens, (str, Path)) and Path(tokens).suffix:
             positions = getattr(getattr(model, "config", None), "max_position_embeddings", None)
