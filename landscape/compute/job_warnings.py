@@ -16,6 +16,7 @@ from landscape.core.devices import cores
 from landscape.core.errors import JobError, quoted
 from landscape.core.plan import OPTIONS, RECALIBRATE, STATISTICS
 from landscape.job.directions.plane import TowardsDirection
+from landscape.job.directions.random import DrawnTensors
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape
 from landscape.model.layer_rules import inspect_command
@@ -239,6 +240,39 @@ def _warnings_of(landscape: PreparedLandscape) -> Iterator[str]:
                 f"the weights' norm: below {GOOD_STEP} the rounding of weights to bfloat16 may show between them; take "
                 "fewer points, or set `precision: float32`"
             )
+
+
+SAMPLED = 4096  # numbers of a tensor of which the moving ones are counted
+
+
+def moving_weights(landscape: PreparedLandscape) -> dict[str, float]:
+    """By axis, the share of the weights in bfloat16 that differ between the origin and the next point; empty without.
+
+    Counted of the first numbers of every tensor, each weighted by its size.
+    """
+    origin, shares = landscape.origin, dict[str, float]()
+    for name, coordinates, axis in zip(
+        landscape.grid.names, landscape.grid.coordinates, landscape.directions, strict=True
+    ):
+        step, moving, size = float(np.diff(coordinates).min()), 0.0, 0
+        for tensor in axis.tensors:
+            if origin[tensor].dtype is torch.bfloat16 and origin[tensor].numel():
+                before = origin[tensor].reshape(-1)[:SAMPLED].float()
+                after = torch.add(before, _first(axis.tensors, tensor, len(before)), alpha=step).bfloat16().float()
+                moving += origin[tensor].numel() * float((before != after).double().mean())
+                size += origin[tensor].numel()
+        if size:
+            shares[name] = moving / size
+    return shares
+
+
+def _first(direction: State, name: str, count: int) -> torch.Tensor:
+    """The first numbers of a tensor; of a random direction, whole rows are drawn, and not all of them."""
+    if not isinstance(direction, DrawnTensors):
+        return direction[name].reshape(-1)[:count]
+    width = max(1, direction.scales[name].columns)
+    rows = direction.rectangle(name, range(-(-count // width)), range(width))
+    return rows.reshape(-1)[:count]
 
 
 def _unit(direction: State, origin: State) -> float | None:

@@ -26,6 +26,7 @@ from landscape.compute.job_warnings import (
     data_warnings,
     end_warnings,
     engine_warnings,
+    moving_weights,
     origin_warnings,
     rounding_warnings,
     statistics_warnings,
@@ -422,6 +423,8 @@ def _record_of(
         entries: about the extras that are computed at its points, and a range that was found.
     """
     record = describe_record(landscape, common, context)
+    if landscape.plan.rounds_weights:
+        record = record.changed(moving_weights=moving_weights(landscape))
     if landscape.plan.quantise is not None and landscape.plan.quantise.weights:
         record = record.changed(rounded=[info.name for info in rounded_weights(common.problem.model)])
     record = record.changed(**entries)

@@ -86,6 +86,7 @@ class Record:
     moment_rows: tuple[Text, ...] = ()  # the rows of the stored moments; none if no job computed the landscape
     keep_samples: Flag = False  # whether the losses of single samples are stored
     rounded: tuple[Text, ...] = ()  # names of the weights that are rounded at every point
+    moving_weights: dict[Text, Real] = field(default_factory=dict)  # by axis, the share that bfloat16 lets move a step
     derived: dict[Text, Text] = field(default_factory=dict)  # surfaces computed from these when they are read
     convexity: ConvexityRecord | None = None  # of a convexity map
     layers: LayersRecord | None = None  # if every point names the layer that breaks

@@ -344,7 +344,13 @@ def check_axes(context: CheckContext) -> Judgement:
         raise NotJudged("what the axes are is not recorded")
     if len(kinds) > 1 and not evidence.cosines:
         raise NotJudged("the cosines of the axes are not recorded")
-    return judge_axes(evidence.cosines, unscaled, _moved(context), *_unused(context))
+    judged = judge_axes(evidence.cosines, unscaled, _moved(context), *_unused(context))
+    moving = evidence.record.moving_weights
+    if not moving:
+        return judged
+    share = min(moving.values())
+    text = f"{judged.text}, {percent(share)} of those in bfloat16 from point to point"
+    return replace(judged, text=text, numbers={**judged.numbers, "moving": share})
 
 
 def _moved(context: CheckContext) -> float | None:

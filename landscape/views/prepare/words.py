@@ -438,13 +438,14 @@ def mixes_networks(surface: Surface) -> bool:
 def precision_text(surface: Surface) -> str:
     """The precision, with its error at the probe points if that was measured.
 
-    Such as 'float32', or 'bfloat16 (up to 0.0021 or 0.12 % off float32)'; 'bfloat16, weights included' if the weights
-    are held in bfloat16.
+    Such as 'float32', or 'bfloat16 (up to 0.0021 or 0.12 % off float32)'; weights in bfloat16 are told apart.
     """
-    error = surface.record.precision_error
+    error, moving = surface.record.precision_error, surface.record.moving_weights
     precision, plan = surface.record.precision or "not recorded", surface.record.plan
     if plan is not None and plan.whole.get("bfloat16_weights") is True:
         precision += ", weights included"
+    if moving:
+        precision += f", {number_text(100 * min(moving.values()), 3)}\u00a0% of them move from point to point"
     if error is None:
         return precision
     absolute, relative = finite_or_none(error.max_abs_error), finite_or_none(error.max_rel_error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import re
 import warnings
 from collections.abc import Iterable
 from dataclasses import replace
@@ -383,7 +384,8 @@ def test_what_bfloat16_costs_is_measured_against_weights_in_float32(tmp_path):
     values = exact.evaluate(found.alpha[[2, 0, 4], None]).mean["loss"]
     assert error["max_abs_error"] == pytest.approx(np.abs(found.loss[[2, 0, 4]] - values).max(), rel=1e-3)
     assert error["points"] == 3
-    assert precision_text(found).startswith("bfloat16, weights included (up to ")
+    said = precision_text(found).replace("\u00a0", " ")
+    assert re.match(r"bfloat16, weights included, [\d.]+ % of them move from point to point \(up to ", said), said
 
 
 def test_a_path_of_snapshots_in_bfloat16_and_the_far_end_of_a_line_are_exact(tmp_path):
@@ -405,3 +407,24 @@ def test_a_path_of_snapshots_in_bfloat16_and_the_far_end_of_a_line_are_exact(tmp
             losses.append(float(next_token(model, tokens())["loss"].double().mean()))
     np.testing.assert_allclose(found["path"].path.loss, losses, rtol=1e-6)
     np.testing.assert_allclose(found["line"].loss[[2, 0]], [losses[0], losses[-1]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("drawn_anew", [False, True])
+def test_a_landscape_says_which_share_of_its_weights_moves_from_point_to_point(tmp_path, drawn_anew, monkeypatch):
+    if drawn_anew:
+        monkeypatch.setattr("landscape.job.directions.random.DRAWN_BYTES", 0)
+    spec = {"name": "a", "size": 21, "directions": [{"kind": "random"}], "range": [-0.1, 0.1]}
+    found = run(make_job(tmp_path, mixed_problem, [spec], num_samples=9, precision="bfloat16"))["a"]
+    model = mixed_problem().model
+    direction = random_direction(state_of(model), describe_parameters(model), 1)
+    still = total = 0
+    for name, tensor in state_of(model).items():
+        if name in direction and tensor.dtype is torch.bfloat16:
+            after = torch.add(tensor.float(), direction[name], alpha=float(np.diff(found.alpha).min())).bfloat16()
+            still, total = still + int((after == tensor).sum()), total + tensor.numel()
+    share = 1 - still / total
+    assert 0.5 < share < 0.95
+    assert found.attributes["moving_weights"] == {"alpha": pytest.approx(share)}
+    assert f"{100 * share:.3g}\u00a0% of them move from point to point" in precision_text(found)
+    plain = run(make_job(tmp_path / "plain", mixed_problem, [spec], num_samples=9))["a"]
+    assert "moving_weights" not in plain.attributes

@@ -75,6 +75,7 @@ WRITTEN: dict[str, tuple[Any, Any]] = {
     "weighted": (True, 1),
     "convexity": (ConvexityRecord(steps=60, parameters=9, second_derivatives="autograd"), {"steps": 0}),
     "rounded": (["fc1.weight"], ["fc1.weight", 3]),
+    "moving_weights": ({"alpha": 0.75}, {"alpha": "most"}),
     "layers": (
         LayersRecord(layers=("fc1", "relu()"), weights=("fc1.weight",), rules={"relu_zeros": 0.5}),
         {"layers": [3]},
@@ -169,6 +170,7 @@ STAYS = (
     "weighted",
     "convexity",
     "rounded",
+    "moving_weights",
     "layers",
     "terms",
     "derived",
