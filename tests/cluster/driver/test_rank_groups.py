@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -87,6 +89,13 @@ def raising(mesh):
     return replace(made, observe=observe)
 
 
+def on_gpus(mesh):
+    if mesh.size() > 1:
+        with open(HERE / "devices", "a") as file:
+            print(os.getppid(), mesh.get_local_rank(), os.environ.get("CUDA_VISIBLE_DEVICES"), file=file)
+    return cut(mesh, "fsdp")
+
+
 def unnamed(mesh):
     return replace(cut(mesh, "fsdp"), observables=None)
 
@@ -106,7 +115,7 @@ def folder(tmp_path) -> Path:
 
 
 def job(folder: Path, name: str, **fields):
-    resources = {} if name == "whole" else {"resources": {"cpus": 2}}
+    resources = {} if name == "whole" or "resources" in fields else {"resources": {"cpus": 2}}
     spec = {"name": "a", "size": [6, 5], "range": [-1, 1]}
     written = {"run": f"runs/{name}", "problem": f"grouped:{name}", "num_samples": 24, "batch_size": 5, "tile": 2}
     text = "\n".join(f"{key}: {value}" for key, value in {**written, **resources, **fields}.items())
@@ -165,3 +174,32 @@ def test_what_no_group_can_do_is_refused_before_anything_starts(folder, name, fi
     with pytest.raises(JobError, match=re.escape(message)):
         cluster.run(job(folder, name, **fields), workers=1)
     assert not (folder / "runs").exists() or not os.listdir(folder / "runs")
+
+
+# A node with four GPUs, as far as Ray can tell; torch sees none here, so that the groups compute on their cores.
+PRETENDED = """
+import ray
+from ray.cluster_utils import Cluster
+
+nodes = Cluster(initialize_head=True, head_node_args={{"num_cpus": 4, "num_gpus": 4}})
+nodes.wait_for_nodes()
+import cluster
+from landscape import read_job
+
+cluster.run(read_job({job!r}), address=nodes.address, workers=2)
+nodes.shutdown()
+"""
+
+
+@pytest.mark.faults
+def test_each_rank_of_a_group_has_a_gpu_of_its_own_and_sees_no_other(folder, ray_folder):
+    asked = job(folder, "on_gpus", resources="{gpus: 2}", tile=1)
+    environment = {**os.environ, "RAY_TMPDIR": str(ray_folder), "PYTHONPATH": str(folder)}
+    text = PRETENDED.format(job=str(folder / "on_gpus.yaml"))
+    subprocess.run([sys.executable, "-c", text], check=True, env=environment, timeout=200, capture_output=True)
+    seen = [line.split() for line in (folder / "devices").read_text().splitlines()]
+    assert len(seen) == 4
+    assert sorted(device for _, _, device in seen) == ["0", "1", "2", "3"]
+    assert sorted(rank for _, rank, _ in seen) == ["0", "0", "1", "1"]
+    one = run(job(folder, "whole"))["a"]
+    assert open_run(asked.run_path)["a"].loss.tobytes() == one.loss.tobytes()
