@@ -37,6 +37,7 @@ class Recipe:
 RECIPES = {
     "lenet-mnist": Recipe("landscape.recipes.mnist", "LeNet-5 on MNIST's idx files"),
     "lenet-digits": Recipe("landscape.recipes.digits", "LeNet-5 on scikit-learn's digits", "sklearn", "recipes"),
+    "gpt-small": Recipe("landscape.recipes.gpt", "a GPT of 0.8 million weights on bytes of text"),
     "cnn-mnist": Recipe("landscape.recipes.cnn", "two convolutions and dropout on MNIST's idx files"),
     "resnet-cifar10": Recipe("landscape.recipes.cifar10", "ResNet-(6n+2) on CIFAR-10"),
     "resnet50-imagefolder": Recipe(

@@ -174,7 +174,7 @@ class Loop:
         self._steps.step(loss)
         if self._training.is_first or share.samples >= self._training.world:  # else rank 0 has the whole batch
             self._right += (outputs.detach().argmax(1) == targets).sum()
-        self._seen += share.samples
+        self._seen += share.samples * (targets.numel() // max(1, len(targets)))  # of a sequence, every token
         return float(self._training.mean(loss))
 
     def _record(self, loss: float) -> None:
@@ -352,7 +352,7 @@ def evaluate(model: nn.Module, data: SampleSource, training: Training | None = N
             outputs = model(inputs)
             total += float(nn.functional.cross_entropy(outputs, targets, reduction="sum"))
             right += int((outputs.argmax(1) == targets).sum())
-            count += len(targets)
+            count += targets.numel()
     if training is not None and training.world > 1:
         right, count = (int(number) for number in training.sum(torch.tensor([right, count])))
         total = float(training.sum(torch.tensor(total, dtype=torch.float64)))

@@ -21,6 +21,8 @@ def test_a_recipe_has_its_parts(name):
 
 
 def test_the_names_of_the_recipes():
-    assert set(RECIPES) == {"lenet-mnist", "lenet-digits", "cnn-mnist", "resnet-cifar10", "resnet50-imagefolder"}
+    assert set(RECIPES) == {
+        "lenet-mnist", "lenet-digits", "gpt-small", "cnn-mnist", "resnet-cifar10", "resnet50-imagefolder",
+    }  # fmt: skip
     with pytest.raises(JobError, match=r"recipe: unknown 'resnet50'; .*resnet50-imagefolder"):
         recipe("resnet50")
