@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvTransposeNd
 
 from landscape.core.errors import JobError
-from landscape.model.shards import is_sharded
+from landscape.model.shards import gathering_modules, is_sharded, reshard, whole_tensor
 
 # ----------------------------------------------------------------------------------------------------
 # The role of each parameter, from the types of a model's modules.
@@ -131,6 +131,21 @@ def targets_of(model: nn.Module) -> dict[str, Tensor]:
 def state_of(model: nn.Module) -> dict[str, Tensor]:
     """A copy on the CPU of every parameter (tied ones once) and persistent buffer."""
     return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in targets_of(model).items()}
+
+
+def gathered_state(model: nn.Module, *, keep: bool) -> dict[str, Tensor]:
+    """The state of a model that is cut over processes, gathered tensor by tensor; all ranks must call this.
+
+    Args:
+        keep: whether to return it here; elsewhere the result is empty.
+    """
+    reshard(gathering_modules(model))
+    state = {}
+    for name, tensor in targets_of(model).items():
+        whole = whole_tensor(tensor.detach())
+        if keep:
+            state[name] = whole.cpu().clone().contiguous()
+    return state
 
 
 LARGE = 1 << 28  # bytes of weights: larger models are copied where it cannot be avoided, and nowhere else

@@ -78,6 +78,12 @@ def shards_of(folder: Path) -> list[Path]:
     Raises:
         JobError: there is none, or more than one and no index, or the index names no files of the folder.
     """
+    if (folder / ".metadata").is_file():
+        raise JobError(
+            f"weights {quoted(str(folder))} is a distributed checkpoint of torch, whose index is a pickle, which runs "
+            "code when it is read; make one file of it: python -m torch.distributed.checkpoint.format_utils "
+            "dcp_to_torch FOLDER FILE"
+        )
     indices = sorted(file for file in folder.iterdir() if file.name.endswith(tuple(kind + INDEX for kind in SHARDS)))
     files = sorted(file for file in folder.iterdir() if file.suffix == SHARDS[0])
     files = files or sorted(folder.glob("*.bin"))

@@ -41,9 +41,10 @@ from landscape.model.layer_rules import (
 )
 from landscape.model.layer_statistics import ValueStatistics, change_of, statistics_of
 from landscape.model.layer_watch import NetworkWatcher
-from landscape.model.parameters import persistent_buffers, state_of
+from landscape.model.parameters import gathered_state, persistent_buffers, state_of
 from landscape.model.run_files import FOLDER as SNAPSHOTS
 from landscape.model.run_files import read_info, refusing_disk_errors, write_info
+from landscape.model.shards import is_cut, is_sharded, local_part
 from landscape.model.snapshots import (
     can_be_stored,
     finish_replacement,
@@ -52,7 +53,7 @@ from landscape.model.snapshots import (
     versions,
     write_snapshot,
 )
-from landscape.training.distributed import rank_and_world
+from landscape.training.distributed import on_first, rank_and_world
 from landscape.training.kept_files import (
     INTERRUPTED,
     begin_run,
@@ -92,11 +93,13 @@ def refuse_incomplete(model: nn.Module) -> None:
     for name, tensor in [*model.named_parameters(), *persistent_buffers(model).items()]:
         if nn.parameter.is_lazy(tensor):
             raise JobError(f"model: {quoted(name)} has no shape yet; run one batch through it before collecting")
-        if type(tensor).__name__ in ("DTensor", "FlatParameter") or tensor.is_meta:
+        if type(tensor).__name__ == "FlatParameter" or tensor.is_meta:
             raise JobError(
-                f"model: {quoted(name)} is sharded or without data (FSDP, meta device), which is not collected; save "
-                "full checkpoints and import them: landscape import"
+                f"model: {quoted(name)} is of FSDP1 or without data (meta device), which is not collected; use "
+                "fully_shard, or save full checkpoints and import them: landscape import"
             )
+        if is_cut(tensor):
+            tensor = local_part(tensor)
         if not can_be_stored(tensor):
             kind = tensor.dtype if tensor.layout is torch.strided else tensor.layout
             raise JobError(
@@ -382,12 +385,18 @@ class TrajectoryCollector:
         self._steps_in_epoch = 0  # since the last epoch ended, or since the start
         self._warned = set[str]()
         self._watch: TrainingWatch | None = None
-        if self._writes:
-            self._prepare_run(start_step, start_epoch, overwrite)
-            if rules:
-                listed = self._listed if unit == "step" else ()
-                self._watch = TrainingWatch(self._model, model, optimizer, rules, watch_every, listed, self._step)
-                self._watch.prepare(self._step + 1)
+        self._gathers = is_sharded(self._model)  # then all ranks take part in a snapshot
+        is_due = self._on_first(lambda: self._prepare_run(start_step, start_epoch, overwrite))
+        if self._gathers:  # rank 0 may have taken them from the history
+            self._step, self._epoch, self._steps_in_epoch = on_first(
+                lambda: (self._step, self._epoch, self._steps_in_epoch)
+            )
+        if is_due:
+            self._keep_if_listed()
+        if self._writes and rules:
+            listed = self._listed if unit == "step" else ()
+            self._watch = TrainingWatch(self._model, model, optimizer, rules, watch_every, listed, self._step)
+            self._watch.prepare(self._step + 1)
 
     @property
     def steps_done(self) -> int:
@@ -399,8 +408,12 @@ class TrajectoryCollector:
         """How many epochs have ended, including `start_epoch`; rank 0 may take that from the history."""
         return self._epoch
 
-    def _prepare_run(self, start_step: int, start_epoch: int | None, overwrite: bool) -> None:
-        """Bring the run to the start of this training, and write a snapshot if the start itself is listed."""
+    def _on_first(self, decide: Callable[[], bool]) -> bool:
+        """What rank 0 decides; False on the other ranks, unless they take part in a snapshot."""
+        return on_first(decide) if self._gathers else self._writes and decide()
+
+    def _prepare_run(self, start_step: int, start_epoch: int | None, overwrite: bool) -> bool:
+        """Bring the run to the start of this training; whether it lacks a snapshot of the start."""
         starting = not (start_step or start_epoch)
         finish_replacement(self._folder)
         refuse_existing(self._folder, self.options.unit, starting, overwrite)
@@ -422,9 +435,12 @@ class TrajectoryCollector:
             continue_run(self._folder, self._info, self.options.unit, self._step, self._epoch)
         self._history = HistoryWriter(self._folder)
         self._former_histories = kept_beside(self._folder, INTERRUPTED)
-        start = (self.options.unit, self._number)
-        if not any((unit, number) == start for unit, number, _ in snapshot_files(self._folder)):
-            self._keep_if_listed()
+        return self._is_missing()
+
+    def _is_missing(self) -> bool:
+        """Whether the run has no snapshot of this epoch or step."""
+        now = (self.options.unit, self._number)
+        return not any((unit, number) == now for unit, number, _ in snapshot_files(self._folder))
 
     def step(self, loss: Tensor | float | None = None, **metrics: Any) -> None:
         """Record one optimiser step, and write a snapshot if the step is listed.
@@ -439,6 +455,8 @@ class TrajectoryCollector:
         self._step += 1
         self._steps_in_epoch += 1
         if not self._writes:
+            if self._gathers and self.options.unit == "step":
+                self._keep_if_listed()
             return
         fired = [] if self._watch is None else self._watch.judge(self._step)
         numbers = metrics if loss is None else {"loss": loss, **metrics}  # null in the log means: not finite
@@ -477,6 +495,8 @@ class TrajectoryCollector:
         self._epoch += 1
         self._steps_in_epoch = 0
         if not self._writes:
+            if self._gathers and self.options.unit == "epoch":
+                self._keep_if_listed()
             return
         self._record({"step": self._step, "epoch": self._epoch, "epoch_end": True}, metrics)
         self._history.sync()
@@ -493,18 +513,17 @@ class TrajectoryCollector:
         Raises:
             LandscapeError: the run cannot be written.
         """
-        if not self._writes:
-            return
-        self._history.sync()
+        if self._writes:
+            self._history.sync()
         unit, number = self.options.unit, self._number
         if unit == "epoch" and self._steps_in_epoch:
+            if not self._writes:
+                return
             log.warning(
                 "run %s: training ended within epoch %d, and snapshots count epochs: its last weights are not kept; "
                 "call end_epoch before end_training, or count steps", quoted(self._folder.name), number + 1,
             )  # fmt: skip
-        elif number and not any(
-            (counted, other) == (unit, number) for counted, other, _ in snapshot_files(self._folder)
-        ):
+        elif number and self._on_first(self._is_missing):
             self._keep()
 
     def __enter__(self) -> Self:
@@ -551,7 +570,9 @@ class TrajectoryCollector:
             self._keep()
 
     def _keep(self) -> None:
-        state = state_of(self._model)
+        state = gathered_state(self._model, keep=self._writes) if self._gathers else state_of(self._model)
+        if not self._writes:
+            return
         self._history.sync()
         unit, number = self.options.unit, self._number
         write_snapshot(self._folder, unit, number, state, step=self._step, epoch=self._epoch, **versions())

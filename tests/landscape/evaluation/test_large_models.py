@@ -188,6 +188,7 @@ def test_a_folder_of_shards_is_an_origin_and_a_target(tmp_path, shards):
     [
         ({}, "must hold one file of weights, or shards with their index .* not none"),
         ({"a.safetensors": b"", "b.safetensors": b""}, "not several: a.safetensors, b.safetensors"),
+        ({".metadata": b"", "__0_0.distcp": b""}, "is a distributed checkpoint of torch, whose index is a pickle"),
         ({INDEX: b"{}"}, "is no index of shards"),
         ({INDEX: b'{"weight_map": {"a": "gone.safetensors"}}'}, "'gone.safetensors', which is not in its folder"),
         ({INDEX: b'{"weight_map": {"a": "../up.safetensors"}}'}, "up.safetensors', which is not in its folder"),

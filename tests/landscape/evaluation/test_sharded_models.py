@@ -10,9 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from small_models import make_job
 
-from landscape import JobError
+from landscape import JobError, Problem, run
+from landscape.model.parameters import state_of
 from landscape.model.shards import Box, blocks_of
+from landscape.model.snapshots import read_trajectory
+from landscape.problem.mesh import free_address
+from landscape.recipes.gpt import GPT
 
 SCRIPT = Path(__file__).parents[2] / "support" / "sharded_points.py"
 
@@ -91,3 +96,31 @@ def test_every_number_of_a_tensor_is_in_one_part():
         (block,) = blocks_of(shape, 1, Box((rows[0], columns[0]), (rows[1], columns[1])), "w")
         seen[block.rows.start : block.rows.stop, block.columns.start : block.columns.stop] += 1
     assert (seen == 1).all()
+
+
+# -- a training under FSDP2 ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.faults
+def test_a_training_under_fsdp_keeps_whole_snapshots_of_which_a_path_is_drawn(tmp_path):
+    script, address = SCRIPT.with_name("sharded_training.py"), free_address()
+    command = [sys.executable, "-W", "ignore", str(script), str(tmp_path / "run")]
+    ranks = [subprocess.Popen([*command, str(rank), address]) for rank in range(2)]
+    assert [process.wait(timeout=120) for process in ranks] == [0, 0]
+    trajectory = read_trajectory(tmp_path / "run")
+    assert trajectory.numbers == (0, 1, 2, 4)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        start = state_of(GPT(vocabulary=31, width=32, depth=2))
+    first, last = (trajectory.snapshots[place].load() for place in (0, -1))
+    assert all(torch.equal(first[name], tensor) for name, tensor in start.items())
+    assert not torch.equal(first["tokens.weight"], last["tokens.weight"])
+    tokens = torch.randint(0, 31, (16, 8), generator=torch.Generator().manual_seed(1))
+
+    def problem() -> Problem:
+        return Problem.causal_lm(GPT(vocabulary=31, width=32, depth=2), tokens)
+
+    spec = {"name": "p", "trajectory": "all", "size": 4}
+    surface = run(make_job(tmp_path / "run", problem, [spec], num_samples=16))["p"]
+    assert surface.path.step.tolist() == [0, 1, 2, 4]
+    assert surface.path.loss[-1] < 0.9 * surface.path.loss[0]
