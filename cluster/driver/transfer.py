@@ -25,6 +25,7 @@ from landscape.model.parameters import State
 from landscape.problem.batches import Batch, Samples, TensorSamples, empty_like, fill_structure, tensors_of
 from landscape.problem.collated import Collated, PickledItems, WholeBatches, pickle_items
 from landscape.problem.disk_buffer import TensorFiles, map_rows
+from landscape.problem.mesh import RankGroup
 from landscape.problem.sources import collate_of
 from landscape.problem.terms import PointSets, Problem
 
@@ -77,13 +78,13 @@ def pack_origin(origin: State) -> Mapping[str, SharedTensor] | OwnWeights:
 
 
 def unpack_origin(
-    packed: Mapping[str, SharedTensor] | OwnWeights, own: Callable[[], State], *, checked: bool = True
+    packed: Mapping[str, SharedTensor] | OwnWeights, own: Callable[[], State], group: RankGroup | None = None
 ) -> State:
     """The origin that `pack_origin` packed.
 
     Args:
         own: the weights of the problem here.
-        checked: whether to compare their digest, for which all of them are read.
+        group: of which this process is a rank; rank 0 alone reads all weights, for their digest.
 
     Raises:
         JobError: the problem here has other weights than the driver's.
@@ -91,7 +92,11 @@ def unpack_origin(
     if not isinstance(packed, OwnWeights):
         return unpack_state(packed)
     state = own()
-    if not isinstance(state, OwnState) or (checked and state.digest != packed.digest):
+
+    def is_same() -> bool:
+        return isinstance(state, OwnState) and state.digest == packed.digest
+
+    if not (is_same() if group is None else group.agree(is_same)):
         raise JobError(
             "problem: its weights on a worker are not those on the driver; let every machine read the same file, and "
             "seed what is drawn"

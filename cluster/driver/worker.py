@@ -51,7 +51,7 @@ from landscape.model.parameters import State
 from landscape.problem.batches import Samples, TensorSamples
 from landscape.problem.callback import load_problem
 from landscape.problem.collated import PickledItems
-from landscape.problem.mesh import Rank, RankGroup, free_address
+from landscape.problem.mesh import Rank, RankGroup, free_address, own_mesh
 from landscape.problem.terms import PointSets, Problem
 from landscape.problem.user_code import cause_of_failure
 from landscape.surface.record_parts import WorkerRecord
@@ -181,7 +181,7 @@ class Worker:
             group = self._group
             if self._rank is not None and group is None:
                 raise JobError("resources: the processes of a worker did not meet; every rank must reach the others")
-            mesh = None if group is None else lambda: group.mesh
+            mesh = (lambda: own_mesh(self._device)) if group is None else (lambda: group.mesh)
             problem = load_problem(callback, self._source.folder, self._source.network, mesh)
             self._problem = problem
             self._model, self._observe = problem.model, problem.observe
@@ -269,7 +269,7 @@ class Worker:
         return self._own
 
     def _origin_of(self, landscape: LandscapeInputs) -> State:
-        return unpack_origin(landscape.origin, self._own_state, checked=self._rank is None or not self._rank.number)
+        return unpack_origin(landscape.origin, self._own_state, self._group)
 
     def _load(self, inputs: Sequence[Any]) -> tuple[LandscapeInputs, Evaluator]:
         """The landscape and an evaluator set to it; both are kept until a task of another landscape comes."""

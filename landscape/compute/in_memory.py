@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from landscape.compute.callback_place import remember_problem
+from landscape.compute.landscape_context import own_state
 from landscape.compute.plans import make_evaluator
 from landscape.compute.prepare import prepare
 from landscape.compute.problem_in_memory import Model, ProblemInMemory, problem_of
@@ -39,7 +40,7 @@ from landscape.job.directions.base import DEFAULT_IGNORE
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape
 from landscape.model.checkpoint_import import import_checkpoints
-from landscape.model.parameters import State, persistent_buffers, state_digest, state_of
+from landscape.model.parameters import State, persistent_buffers, state_digest
 from landscape.model.run_files import SNAPSHOT_FORMAT
 from landscape.model.weight_files import load_weights, unusual_kind
 from landscape.problem.terms import Problem
@@ -237,7 +238,7 @@ class Call:
         if self.keep is not None:
             of_job.setdefault("packed_copy", True)  # so that commands can evaluate it when this process has ended
         callback = ProblemInMemory(self.problem)
-        weights = state_digest(state_of(self.problem.model))
+        weights = state_digest(own_state(self.problem))
         first = self.name or self.function
         key = digest({"run": run, "name": first, "fields": repr(sorted(fields.items())), "weights": weights})
         with _computing.setdefault(run, threading.RLock()):  # a run has one writer, so that threads wait here
@@ -314,7 +315,7 @@ def job_in_memory(
         if name not in OF_JOB:
             raise JobError(f"{function}: unknown option {quoted(name)}; {nearest(name, OF_JOB)}")
     call = Call(function, problem_of(model, data, loss, metrics), {}, keep)
-    run = call.run_path(state_digest(state_of(call.problem.model))[:16])
+    run = call.run_path(state_digest(own_state(call.problem))[:16])
     return Job(run=run, problem=ProblemInMemory(call.problem), **options)
 
 

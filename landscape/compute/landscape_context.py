@@ -183,9 +183,10 @@ def in_memory(problem: Problem) -> Problem:
         return problem
     model = private_copy(problem.model)[0]
     give_memory(model, torch.device("cpu"))
+    targets = targets_of(model)
     with torch.no_grad():
         for name, tensor in own_state(problem).items():
-            targets_of(model)[name].copy_(tensor)
+            targets[name].copy_(tensor)
     return replace(problem, model=model, weights=None)
 
 

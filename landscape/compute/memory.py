@@ -21,6 +21,7 @@ from landscape.core.plan import OriginIn, Plan
 from landscape.evaluation.weights import PIECE, PIECE_ON_GPU
 from landscape.job.directions.random import DrawnTensors
 from landscape.model.parameters import LARGE, State, targets_of
+from landscape.problem.large_models import repeated_blocks
 
 BYTES_A_NUMBER = 28  # of a piece: words of 64 bits for four numbers, twice, places, numbers, factors and the sum
 FLOAT32 = 4
@@ -114,7 +115,7 @@ def item_of(itemsize: int, plan: Plan) -> int:
 
 def blocks_of_model(model: nn.Module) -> list[nn.Module]:
     """The blocks of a network that repeats one."""
-    return [block for module in model.modules() if isinstance(module, nn.ModuleList) for block in module]
+    return list(repeated_blocks(model))
 
 
 def _largest(block: nn.Module) -> int:

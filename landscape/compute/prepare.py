@@ -72,6 +72,7 @@ from landscape.problem.callback import (
 )
 from landscape.problem.collated import length_by_observing
 from landscape.problem.language import CausalLM
+from landscape.problem.mesh import own_mesh
 from landscape.problem.randomness import look_for_randomness, randomness_warnings
 from landscape.problem.selection import select_samples
 from landscape.problem.supervised import Observe, guessing_of, ordered_names
@@ -230,7 +231,7 @@ def prepare(
     with in_folder(job.folder):
         of_file = names_a_file(job.problem) or names_onnx(job.problem)  # without a callback to say anything of
         with contextlib.nullcontext() if of_file else told_if_slow(job.problem):
-            problem = load_problem(job.problem, job.folder, network)
+            problem = load_problem(job.problem, job.folder, network, lambda: own_mesh(here))
         refuse_other_precision(problem.model, job.precision)
         ranks = job.processes if asks_for_mesh(job.problem, job.folder) else 1
         if job.resources is not None and (job.resources.cpus or 1) > ranks:

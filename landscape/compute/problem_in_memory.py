@@ -90,7 +90,7 @@ def _problem_given(model: Any, beside: Mapping[str, Any]) -> Problem:
             "it out"
         )
     problem = model if isinstance(model, Problem) else load_problem(model, Path.cwd())
-    refuse_without_numbers(problem.model, "model")
+    refuse_without_numbers(problem.model, "model", in_file=problem.weights is not None)
     return replace(problem, model=private_copy(problem.model)[0])
 
 

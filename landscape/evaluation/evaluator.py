@@ -176,7 +176,8 @@ class Evaluator:
     def within_memory(self, compute: Callable[[], Result]) -> Result:
         """Call `compute`; while memory does not suffice, halve the batch and call it again.
 
-        Batches that the data itself cuts stay whole: then running out of memory raises at once. Each call starts from
+        Batches that the data itself cuts stay whole, and so do those of a model over several processes, of which one
+        alone may run out: then that raises at once. Each call starts from
         the planned batch size; `batch_size` is afterwards the one that was used. Values of other batch sizes agree up
         to rounding only.
         """
@@ -186,7 +187,8 @@ class Evaluator:
             try:
                 return compute()
             except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-                if self.batch_size == 1 or self._feed.samples.cuts or not is_out_of_memory(error):
+                fixed = self.batch_size == 1 or self._feed.samples.cuts or self._loaded.is_sharded
+                if fixed or not is_out_of_memory(error):
                     raise
             self._use_batches(self.batch_size // 2)
 
@@ -461,7 +463,8 @@ class Walk(ABC):
 
         All ranks observe equally many, as a model whose parameters are gathered needs all of them in every pass; the
         last batch is observed again where one has none. All batches are then put in their order, so that the sums over
-        samples are those of a single process.
+        samples are those of a single process, unless `observe` draws random numbers: generators are seeded at the
+        beginning of a block, and every rank draws for its own batches.
         """
         mesh, own = self.shared_over, list[Observed]()
         rank, ranks, count = mesh.get_local_rank(), mesh.size(), 0

@@ -139,7 +139,9 @@ class LoadedModel:
         quantise = plan.quantise
         self._rounding = WeightRounding.of(self.model, quantise)
         self.activations = ActivationRounding(self.model, quantise.bits) if quantise and quantise.activations else None
-        self.model.eval().requires_grad_(False)
+        self.model.eval()
+        if not self.is_sharded:  # else it is the user's own, of which parameters move that require gradients
+            self.model.requires_grad_(False)
         self._norms = [module for module in self.model.modules() if isinstance(module, _NormBase)]
         if plan.statistics.of_each_batch:
             _use_batch_statistics(self._norms)

@@ -322,7 +322,11 @@ class MovingWeights:
         self._gathering = gathering_modules(model)
         reshard(self._gathering)  # before the model is asked for its parameters
         whole, self.axes = targets_of(model), len(directions)
-        self._whole, self._targets = whole, {name: local_part(tensor) for name, tensor in whole.items()}
+        self._whole = whole
+        # A sharded model is the user's own, whose parameters may require gradients.
+        self._targets = {
+            name: local_part(tensor).detach() if self._is_sharded else tensor for name, tensor in whole.items()
+        }
         self._boxes = {name: box_of(tensor) for name, tensor in whole.items()}
         self._origin = {name: tensor for name, tensor in origin.items() if name in self._targets}
         self.moved = [name for name in self._targets if any(name in direction for direction in directions)]

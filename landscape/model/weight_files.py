@@ -54,18 +54,25 @@ def load_weights(path: str | Path, *, again: bool = False) -> dict[str, Tensor]:
         raise NotFoundError(f"weights file {quoted(str(path))} does not exist")
     if file.is_dir():
         shards = shards_of(file)
-        state = {name: tensor for shard in shards for name, tensor in load_weights(shard, again=again).items()}
-        return strip_prefixes(state)
+        return strip_prefixes({name: tensor for shard in shards for name, tensor in _read(shard, again=again).items()})
     if not file.is_file():
         raise JobError(f"weights {quoted(str(path))} is a pipe or a device, not a file; name the file of weights")
-    if _is_safetensors(file):
-        tensors, metadata = _read_safetensors(file)
-        # Our own snapshots have no prefixes of wrappers: a layer may really be called `module`.
-        state = tensors if metadata.get("format") == SNAPSHOT_FORMAT else strip_prefixes(tensors)
-    else:
-        state = strip_prefixes(_find_state(_read_torch(file), file, again=again))
+    state = _read(file, again=again)
+    # Our own snapshots have no prefixes of wrappers: a layer may really be called `module`.
+    is_own = _is_safetensors(file) and _metadata_of(file).get("format") == SNAPSHOT_FORMAT
+    return state if is_own else strip_prefixes(state)
+
+
+def _read(file: Path, *, again: bool) -> dict[str, Tensor]:
+    """The tensors of a file by the names that it has for them."""
+    state = _read_safetensors(file)[0] if _is_safetensors(file) else _find_state(_read_torch(file), file, again=again)
     _refuse_unusual_tensors(state, file)
     return state
+
+
+def _metadata_of(file: Path) -> dict[str, str]:
+    with safe_open(str(file), framework="pt") as opened:
+        return opened.metadata() or {}
 
 
 INDEX = ".index.json"  # of the shards of a model
@@ -84,9 +91,9 @@ def shards_of(folder: Path) -> list[Path]:
             "code when it is read; make one file of it: python -m torch.distributed.checkpoint.format_utils "
             "dcp_to_torch FOLDER FILE"
         )
-    indices = sorted(file for file in folder.iterdir() if file.name.endswith(tuple(kind + INDEX for kind in SHARDS)))
-    files = sorted(file for file in folder.iterdir() if file.suffix == SHARDS[0])
-    files = files or sorted(folder.glob("*.bin"))
+    kind = SHARDS[0] if any(folder.glob(f"*{SHARDS[0]}*")) else SHARDS[1]
+    indices = sorted(folder.glob(f"*{kind}{INDEX}"))
+    files = sorted(folder.glob(f"*{kind}"))
     if not indices and len(files) == 1:
         return files
     if not indices:
@@ -95,7 +102,7 @@ def shards_of(folder: Path) -> list[Path]:
             f"weights {quoted(str(folder))}: a folder must hold one file of weights, or shards with their index "
             f"(model.safetensors{INDEX}), not {found}; name the file"
         )
-    index = next((file for file in indices if SHARDS[0] in file.name), indices[0])
+    index = indices[0]
     try:
         names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
         shards = [folder / name for name in names]

@@ -293,7 +293,7 @@ def load_problem(
         reference: the callback itself, its name 'module:function', the file of a portable problem, or an ONNX model.
         folder: where the module is looked up first, before `sys.path`; relative files start there.
         network: the options that the callback reads by `network_options`.
-        mesh: returns the device mesh for a callback that takes one; default: of this process alone.
+        mesh: returns the device mesh for a callback that takes one; default: of this process alone, on its CPU.
 
     Raises:
         JobError: the callback cannot be imported, raises, or returns something that is not a usable `Problem`.

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from landscape.core.errors import JobError, NotRetried, flat, one_line, quoted
 from landscape.core.random_state import fixed_seeds
+from landscape.model.parameters import on_meta
 from landscape.problem.batches import (
     ATOMS,
     Batch,
@@ -357,6 +358,8 @@ def length_by_observing(model: nn.Module, observe: Observe) -> Length:
             calling("observe: given a whole batch, to count its samples,", "give Problem(length=...)"),
             torch.no_grad(),
         ):
+            if on_meta(model):
+                raise JobError("its model is without its weights, which are in a file")
             private[:] = private or [copy.deepcopy(model).cpu().eval()]
             losses = observe(private[0], exchange_tensors(_itself, batch))["loss"]
         return length_by(lambda _: losses.shape[0], batch)

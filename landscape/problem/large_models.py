@@ -65,9 +65,8 @@ def cut_over(model: nn.Module, mesh: Any, plan: Mapping[str, Any] | None) -> Non
     if plan is None:
         from torch.distributed.fsdp import fully_shard
 
-        for container in [module for module in model.modules() if isinstance(module, nn.ModuleList)]:
-            for block in container:
-                fully_shard(block, mesh=mesh)
+        for block in repeated_blocks(model):
+            fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
         return
     from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
@@ -84,6 +83,15 @@ def cut_over(model: nn.Module, mesh: Any, plan: Mapping[str, Any] | None) -> Non
     parallelize_module(model, mesh, styles)
 
 
+def repeated_blocks(model: nn.Module) -> Iterator[nn.Module]:
+    """The members of the outermost lists of modules, which do not lie in one another: the blocks of a deep network."""
+    for child in model.children():
+        if isinstance(model, nn.ModuleList) and not isinstance(child, (nn.ModuleList, nn.ModuleDict)):
+            yield child
+        else:
+            yield from repeated_blocks(child)
+
+
 def _matches(name: str, pattern: str) -> bool:
     return pattern in ("*", name)
 
@@ -98,8 +106,8 @@ TEXTS, TOKENS = (".txt", ".jsonl"), (".npy",)
 def read_language_model(folder: Path) -> tuple[nn.Module, Path | None]:
     """The model of a Hugging Face folder, without weights, and the folder that holds them.
 
-    Where the folder's tensors have other names than the model's, as for some mixtures of experts, transformers reads
-    them into memory, and there is no folder to read them from.
+    Where the folder holds other tensors than the model, as for some mixtures of experts, transformers reads them into
+    memory, and there is no folder to read them from.
 
     Raises:
         JobError: transformers is not installed, or cannot make the model.
@@ -119,7 +127,8 @@ def read_language_model(folder: Path) -> tuple[nn.Module, Path | None]:
         with without_weights():
             model: nn.Module = AutoModelForCausalLM.from_config(config, dtype=getattr(config, "dtype", None))
         model.eval()
-        if set(targets_of(model)) <= {*load_weights(folder, again=True), *_tied(model)}:
+        held = set(load_weights(folder, again=True))
+        if set(targets_of(model)) <= held | _tied(model) and held <= set(model.state_dict()):
             return model, folder
         whole: nn.Module = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
     except (OSError, ValueError, KeyError) as error:
@@ -177,10 +186,10 @@ def _documents(place: Path, folder: Path | None) -> tuple[list[Tensor], Tensor]:
         return (list(ids) if ids.dim() == 2 else [ids.reshape(-1)]), nothing
     if place.suffix not in TEXTS:
         raise JobError(f"tokens: must be a file {', '.join((*TEXTS, *TOKENS))}, not {quoted(place.name)}")
-    texts = [place.read_text()]
+    texts = [place.read_text(encoding="utf-8")]
     if place.suffix == ".jsonl":
         try:
-            texts = [json.loads(line)["text"] for line in texts[0].splitlines() if line.strip()]
+            texts = [json.loads(line)["text"] for line in texts[0].split("\n") if line.strip()]
         except (ValueError, KeyError, TypeError):
             raise JobError(f"tokens: every line of {quoted(place.name)} must be a JSON object with a text") from None
     if folder is None or not (folder / "tokenizer.json").is_file():
@@ -192,8 +201,12 @@ def _documents(place: Path, folder: Path | None) -> tuple[list[Tensor], Tensor]:
             "tokens: a text is read with tokenizers: pip install 'loss-landscape-cluster[language]'"
         ) from None
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
     end = nothing
     config = json.loads((folder / "config.json").read_text())
-    if isinstance(number := config.get("eos_token_id"), int):
+    numbers = config.get("eos_token_id")
+    number = numbers[0] if isinstance(numbers, list) and numbers else numbers
+    if isinstance(number, int):
         end = torch.tensor([number])
     return [torch.tensor(tokenizer.encode(text).ids, dtype=torch.int64) for text in texts], end

@@ -16,15 +16,18 @@ from torch import distributed
 from landscape.core.errors import JobError
 
 MESH = "mesh"  # the argument of such a callback
+LOOPBACK = "127.0.0.1"
+VERDICT_SECONDS = 3600.0  # in which rank 0 reads all weights once
 COLLECTIVE_SECONDS = 600.0  # after which a rank that waits for others gives up
 
 
 def takes_mesh(callback: Callable[..., Any]) -> bool:
-    """Whether a callback has an argument `mesh`: `def problem(mesh)`."""
+    """Whether a callback needs an argument `mesh`: `def problem(mesh)`."""
     try:
-        return MESH in inspect.signature(callback).parameters
+        parameter = inspect.signature(callback).parameters.get(MESH)
     except (TypeError, ValueError):
         return False
+    return parameter is not None and parameter.default is inspect.Parameter.empty
 
 
 @dataclass(frozen=True)
@@ -36,11 +39,10 @@ class Rank:
 
 
 def free_address() -> str:
-    """A place of this machine at which a group can meet: `HOST:PORT`."""
-    host = socket.gethostbyname(socket.gethostname())
+    """A place of this machine at which a group can meet, all of which lies on it: `HOST:PORT`."""
     with closing(socket.socket()) as listening:
-        listening.bind(("", 0))
-        return f"{host}:{listening.getsockname()[1]}"
+        listening.bind((LOOPBACK, 0))
+        return f"{LOOPBACK}:{listening.getsockname()[1]}"
 
 
 class RankGroup:
@@ -59,11 +61,20 @@ class RankGroup:
         self._rank, self._met = rank, 0
         store: Any = distributed.TCPStore  # type: ignore[attr-defined]
         self._store = store(host, int(port), rank.ranks, is_master=rank.number == 0, timeout=patience)
-        backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
         distributed.init_process_group(
-            backend, store=self._store, rank=rank.number, world_size=rank.ranks, timeout=patience
+            _backend(device), store=self._store, rank=rank.number, world_size=rank.ranks, timeout=patience
         )
         self.mesh = mesh_of_group(device)
+
+    def agree(self, decide: Callable[[], bool]) -> bool:
+        """What rank 0 decides, on every rank."""
+        self._met += 1
+        name = f"verdict-{self._met}"
+        if self._rank.number == 0:
+            self._store.set(name, "yes" if (decided := decide()) else "no")
+            return decided
+        self._store.wait([name], timedelta(seconds=VERDICT_SECONDS))
+        return bool(self._store.get(name) == b"yes")
 
     def still_together(self, seconds: float) -> bool:
         """Whether all ranks come to this place within so many seconds: after an exception, they may be out of step.
@@ -80,11 +91,15 @@ class RankGroup:
         return True
 
 
+def _backend(device: torch.device) -> str:
+    return "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
+
+
 def own_mesh(device: torch.device) -> Any:
     """The mesh of this process alone, or of the group that it is in already: where a job is prepared, and serially."""
     if not distributed.is_initialized():
         alone: Any = distributed.HashStore()  # type: ignore[attr-defined]
-        distributed.init_process_group("gloo", store=alone, rank=0, world_size=1)
+        distributed.init_process_group(_backend(device), store=alone, rank=0, world_size=1)
     return mesh_of_group(device)
 
 

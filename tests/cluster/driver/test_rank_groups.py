@@ -133,7 +133,8 @@ def test_a_group_has_the_values_of_one_process_on_ray(folder):
         if name == "fsdp":
             assert found.loss.tobytes() == one.loss.tobytes()
         assert found.loss == pytest.approx(one.loss, rel=1e-6)
-    assert run(job(folder, "fsdp", run="runs/alone"))["a"].loss.tobytes() == one.loss.tobytes()
+    # In one process, with a mesh of one.
+    assert run(job(folder, "fsdp", run="runs/alone", resources="{}"))["a"].loss.tobytes() == one.loss.tobytes()
 
 
 @pytest.mark.faults

@@ -17,7 +17,8 @@ from safetensors.torch import save_file
 from small_models import make_job
 from torch import nn
 
-from landscape import JobError, Problem, run
+import landscape
+from landscape import JobError, NotFoundError, Problem, run
 from landscape.core.plan import Plan
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.weights import MovingWeights, StagedWeights
@@ -25,7 +26,8 @@ from landscape.job.directions.random import DrawnTensors, random_direction
 from landscape.model.checkpoint_import import import_checkpoints
 from landscape.model.parameters import describe_parameters, match_state, state_of
 from landscape.model.weight_files import load_weights, read_about
-from landscape.problem.large_models import without_weights
+from landscape.problem.large_models import read_tokens, repeated_blocks, without_weights
+from landscape.problem.mesh import takes_mesh
 
 
 class Shapes(nn.Module):
@@ -260,3 +262,60 @@ def test_folders_of_checkpoints_are_imported_by_their_steps(tmp_path):
     assert (trajectory.unit, trajectory.numbers) == ("step", (500, 1000, 1500))
     assert torch.equal(trajectory.snapshots[2].load()["body.weight"], reader().body.weight + 2)
     assert read_about(tmp_path / "checkpoint-1500") == {"global_step": 1500, "epoch": 1.5}
+
+
+# -- what a reviewer found -------------------------------------------------------------------------------------------
+
+
+def test_an_index_of_shards_that_are_not_there_hides_no_safetensors(tmp_path):
+    save_file(state_of(reader()), tmp_path / "model.safetensors")
+    (tmp_path / "pytorch_model.bin.index.json").write_text('{"weight_map": {"embed.weight": "pytorch_model-1.bin"}}')
+    assert set(load_weights(tmp_path)) == set(state_of(reader()))
+
+
+def test_prefixes_are_those_of_all_shards_together(tmp_path):
+    parts = {"a.safetensors": ["module.a.weight"], "b.safetensors": ["head.weight", "module.b.weight"]}
+    for file, names in parts.items():
+        save_file({name: torch.ones(1) for name in names}, tmp_path / file)
+    index = {"weight_map": {name: file for file, names in parts.items() for name in names}}
+    (tmp_path / INDEX).write_text(json.dumps(index))
+    assert set(load_weights(tmp_path)) == {"module.a.weight", "head.weight", "module.b.weight"}
+
+
+def test_a_file_backed_problem_serves_in_three_lines(shards):
+    surface = landscape.plane(on_file(shards), size=3, progress=False)
+    memory = landscape.plane(Problem.causal_lm(reader(), tokens()), size=3, progress=False)
+    assert surface.loss.tobytes() == memory.loss.tobytes()
+
+
+def test_a_callback_with_a_mesh_of_its_own_keeps_its_default():
+    assert not takes_mesh(lambda mesh=100: None)
+    assert takes_mesh(lambda mesh: None)
+
+
+def test_the_blocks_of_a_network_do_not_lie_in_one_another():
+    class Mixture(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.experts = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+
+    model = nn.Module()
+    model.layers = nn.ModuleList([Mixture(), nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])])
+    assert [type(block).__name__ for block in repeated_blocks(model)] == ["Mixture", "Linear", "Linear"]
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_texts_are_read_by_lines_of_json_and_no_other_breaks(tmp_path, packed):
+    ids = np.arange(40, dtype=np.int32).reshape(4, 10)
+    np.save(tmp_path / "ids.npy", ids)
+    found = read_tokens(tmp_path / "ids.npy", None, 8, 16, packed=packed)
+    if packed:
+        assert found.flatten().tolist() == list(range(40))
+    else:
+        assert [row.tolist() for row in found] == ids[:, :8].tolist()
+    for place, message in (("no.txt", "does not exist"), ("ids.npy", "length: must be at most 4")):
+        with pytest.raises((JobError, NotFoundError), match=message):
+            read_tokens(tmp_path / place, None, 8, 4, packed=packed)
+    (tmp_path / "text.jsonl").write_text('{"text": "a\u2028b"}\n', encoding="utf-8")
+    with pytest.raises(JobError, match=r"a text needs the tokenizer\.json"):
+        read_tokens(tmp_path / "text.jsonl", None, 8, 16, packed=packed)
