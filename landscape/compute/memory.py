@@ -71,13 +71,23 @@ def device_bytes(
     >>> device_bytes(7_000_000_000, 2, origin_on_device=False).held / 1e9
     14.0
     """
-    share = -(-parameters // ranks)
+    whole = item * parameters
+    return _split(
+        whole, whole, parameters, ranks, held_axes=held_axes, on_device=origin_on_device, gathered=2 * item * block,
+        gpu=gpu,
+    )  # fmt: skip
+
+
+def _split(
+    weights: int, moved: int, numbers: int, ranks: int, *, held_axes: int, on_device: bool, gathered: int, gpu: bool
+) -> DeviceBytes:
+    """The share of each of `ranks` devices in bytes of weights, of those that move, and in the numbers of these."""
     return DeviceBytes(
-        weights=item * share,
-        origin=item * share if origin_on_device else 0,
-        directions=FLOAT32 * held_axes * share,
+        weights=-(-weights // ranks),
+        origin=-(-moved // ranks) if on_device else 0,
+        directions=-(-FLOAT32 * held_axes * numbers // ranks),
         staging=BYTES_A_NUMBER * (PIECE_ON_GPU if gpu else PIECE),
-        gathered=2 * item * block,
+        gathered=gathered,
     )
 
 
@@ -92,18 +102,16 @@ def bytes_of_landscape(
     of_moved = sum(tensors[name].numel() * items[name] for name in moved)
     held = [direction for direction in directions if not isinstance(direction, DrawnTensors)]
     gpu = plan.device == "cuda"
-    copied = origin_in in ("device", "host") or (origin_in is None and gpu)
+    copied = origin_in == "device" or (origin_in is None and gpu)
     if of_moved <= LARGE and len(held) == len(directions) and ranks == 1 and not plan.rounds_weights:
         row = of_moved if len(directions) > 1 else 0
         return DeviceBytes(whole, of_moved, len(held) * of_moved + row, 0)
     numbers = sum(tensors[name].numel() for name in moved)
-    return DeviceBytes(
-        weights=whole // ranks,
-        origin=of_moved // ranks if copied and origin_in != "host" else 0,
-        directions=FLOAT32 * len(held) * numbers // ranks if copied else 0,
-        staging=BYTES_A_NUMBER * (PIECE_ON_GPU if gpu else PIECE),
-        gathered=2 * max(map(_largest, blocks_of_model(model)), default=0) * max(items.values()) if ranks > 1 else 0,
-    )
+    block = max(map(_largest, repeated_blocks(model)), default=0) if ranks > 1 else 0
+    return _split(
+        whole, of_moved, numbers, ranks, held_axes=len(held) if copied else 0, on_device=copied,
+        gathered=2 * block * max(items.values()), gpu=gpu,
+    )  # fmt: skip
 
 
 def item_of(itemsize: int, plan: Plan) -> int:
@@ -111,11 +119,6 @@ def item_of(itemsize: int, plan: Plan) -> int:
     if plan.precision == "float64":
         return 8
     return itemsize if plan.rounds_weights and itemsize == 2 else 4
-
-
-def blocks_of_model(model: nn.Module) -> list[nn.Module]:
-    """The blocks of a network that repeats one."""
-    return list(repeated_blocks(model))
 
 
 def _largest(block: nn.Module) -> int:
