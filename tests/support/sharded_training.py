@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 
 import torch
 from torch import distributed
@@ -34,7 +36,9 @@ def main(run: str, rank: int, address: str) -> None:
             collector.step(loss)
         collector.end_epoch()
     collector.end_training()
-    distributed.destroy_process_group()
+    distributed.barrier()
+    time.sleep(2.0 * (rank == 0))  # its store must outlive the others
+    os._exit(0)
 
 
 if __name__ == "__main__":

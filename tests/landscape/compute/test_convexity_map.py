@@ -216,7 +216,7 @@ def test_interrupted_refined_and_widened_maps_have_the_bits_of_those_computed_at
 
     run(job_of(tmp_path / "whole", curved()))
     whole = arrays_of(tmp_path / "whole")
-    narrow = {"name": "map", "convexity": True, "size": 3, "range": [[-0.5, 0.5], [-0.5, 1]]}
+    narrow = {**MAP, "size": 3, "range": [[-0.5, 0.5], [-0.5, 1]]}
     asked = iter(range(1000))
     with pytest.raises(Interrupted):
         run(job_of(tmp_path / "stopped", curved()), stop=lambda: next(asked) > 30)
