@@ -277,9 +277,9 @@ def _first(direction: State, name: str, count: int) -> torch.Tensor:
 
 def _unit(direction: State, origin: State) -> float | None:
     """‖d‖/‖θ₀‖ over the moved tensors in bfloat16; None if there are none, or all are zero."""
-    names = [name for name in direction if origin[name].dtype is torch.bfloat16 and bool(direction[name].any())]
-    size = norm({name: origin[name] for name in names})
-    return norm({name: direction[name] for name in names}) / size if size else None
+    lengths = {name: norm({name: direction[name]}) for name in direction if origin[name].dtype is torch.bfloat16}
+    size = norm({name: origin[name] for name, length in lengths.items() if length})
+    return math.hypot(*lengths.values()) / size if size else None
 
 
 def engine_warnings(job: Job, landscapes: Sequence[PreparedLandscape]) -> list[str]:

@@ -19,12 +19,11 @@ from torch import nn
 
 from landscape.core.plan import OriginIn, Plan
 from landscape.evaluation.weights import PIECE, PIECE_ON_GPU
-from landscape.job.directions.random import DrawnTensors
+from landscape.job.directions.random import FLOAT32, DrawnTensors
 from landscape.model.parameters import LARGE, State, targets_of
 from landscape.problem.large_models import repeated_blocks
 
 BYTES_A_NUMBER = 28  # of a piece: words of 64 bits for four numbers, twice, places, numbers, factors and the sum
-FLOAT32 = 4
 
 
 @dataclass(frozen=True)

@@ -493,7 +493,8 @@ def first_look_at(
     try:
         if ranks > 1:
             return _named_look(problem, named, job), False
-        look = first_look(problem.model, problem.observe, samples, job.precision, here, own_state(problem))
+        in_file = own_state(problem) if problem.weights is not None else None
+        look = first_look(problem.model, problem.observe, samples, job.precision, here, in_file)
     except JobError as error:
         # With a cause, `observe` raised; without one, its return value is wrong on any device.
         elsewhere = job.device == "cuda" and here.type == "cpu" and error.__cause__ is not None

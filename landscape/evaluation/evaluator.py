@@ -177,9 +177,8 @@ class Evaluator:
         """Call `compute`; while memory does not suffice, halve the batch and call it again.
 
         Batches that the data itself cuts stay whole, and so do those of a model over several processes, of which one
-        alone may run out: then that raises at once. Each call starts from
-        the planned batch size; `batch_size` is afterwards the one that was used. Values of other batch sizes agree up
-        to rounding only.
+        alone may run out: then that raises at once. Each call starts from the planned batch size; `batch_size` is
+        afterwards the one that was used. Values of other batch sizes agree up to rounding only.
         """
         if self.batch_size != self.plan.batch_size:
             self._use_batches(self.plan.batch_size)
