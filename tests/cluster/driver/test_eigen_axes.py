@@ -48,7 +48,7 @@ def arrays_of(run: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(run)): path.read_bytes()
         for path in run.rglob("*")
-        if path.is_file() and "/c/" in str(path)
+        if path.is_file() and "/c/" in str(path.relative_to(run))
     }
 
 
