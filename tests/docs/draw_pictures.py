@@ -4,7 +4,7 @@ python tests/docs/draw_pictures.py                          all pictures
 python tests/docs/draw_pictures.py docs/howto/trust.md      those of some pages
 
 The tests carry out every page on small grids; this runs its Python and its shell as a reader would, in a folder of its
-own, and puts the pictures beside the page, with 255 colours. `--data FOLDER`, or LANDSCAPE_DATA, names the folder with
+own, and puts the pictures beside the page, with 200 colours. `--data FOLDER`, or LANDSCAPE_DATA, names the folder with
 CIFAR-10 and the weights of a ResNet-20; pages that need what is not here are named and left out. Ends with 1 where a
 line that a page shows was not printed, or a picture was not drawn.
 """
@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT / "tests/support"))
 from blocks import Block, blocks_of, shell_commands  # noqa: E402
 
 PRINTED = re.compile(r"^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-COLOURS = 255
+COLOURS = 200
 RETINA = 1400  # pixels: pictures of the export are drawn at twice their width
 DEMO = "landscape demo"
 PAGE = "landscape view"
