@@ -40,7 +40,8 @@ class Transformer(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """The logits [N, words, T] of the next token after each of the tokens [N, T]."""
-        hidden = self.layers(self.embedding(tokens) + self.position, mask=self.mask)
+        # Told that it is causal, torch does not read the mask on the host in every pass.
+        hidden = self.layers(self.embedding(tokens) + self.position, mask=self.mask, is_causal=True)
         return self.head(hidden).transpose(1, 2)  # type: ignore[no-any-return]
 
 
