@@ -20,9 +20,10 @@ from landscape.core.errors import Interrupted, JobError, NotRetried
 from landscape.core.grid import Floats
 from landscape.core.plan import Plan
 from landscape.core.progress import RetryRule
-from landscape.evaluation.derivatives import Differentiation, NoSecondDerivative, Products
+from landscape.evaluation.derivatives import Differentiation, Products
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.reduction import Values
+from landscape.evaluation.twice_differentiable import NoSecondDerivative
 from landscape.job.directions.base import DirectionTensors
 from landscape.model.parameters import State
 from landscape.problem.user_code import cause_of_failure, in_folder
@@ -85,6 +86,13 @@ class EvaluationContext:
         if self.evaluator.plan.precision == "float64":
             return self.differentiation
         return Differentiation.beside(self.evaluator, self.origin, "float64")
+
+    def derivatives(self, *, in_double: bool = False) -> Differentiation:
+        """Derivatives at the origin, in the evaluator's batches."""
+        derivatives = self.differentiation_in_double if in_double else self.differentiation
+        derivatives.begin(self.evaluator)
+        derivatives.use_batches(self.evaluator.batch_size)
+        return derivatives
 
 
 class WorkItem(ABC, Generic[Answer]):
@@ -263,7 +271,7 @@ class BlockGradient(WorkItem[Floats]):
 
     def answer(self, context: EvaluationContext) -> Floats:
         """Differentiate once."""
-        return _derivatives_of(context).gradient(self.block, self.factors).numpy()
+        return context.derivatives().gradient(self.block, self.factors).numpy()
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,7 +287,7 @@ class UnusedParameters(WorkItem[set[str]]):
 
     def answer(self, context: EvaluationContext) -> set[str]:
         """Differentiate once."""
-        return _derivatives_of(context).unused(self.block, self.factors)
+        return context.derivatives().unused(self.block, self.factors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,7 +302,7 @@ class TotalsOfBlocks(WorkItem[list[dict[str, float]]]):
 
     def answer(self, context: EvaluationContext) -> list[dict[str, float]]:
         """Observe each block once."""
-        derivatives = _derivatives_of(context)
+        derivatives = context.derivatives()
         return [derivatives.totals(block) for block in self.blocks]
 
 
@@ -334,7 +342,7 @@ class ProductOfBlocks(WorkItem[SumOfProducts]):
 
     def answer(self, context: EvaluationContext) -> SumOfProducts:
         """Differentiate twice, or take two gradients for each vector, block by block."""
-        derivatives = _derivatives_of(context, in_double=self.how == "differences")
+        derivatives = context.derivatives(in_double=self.how == "differences")
         vectors = [torch.from_numpy(np.array(row)) for row in self.vectors.get()]
         total = np.zeros((len(vectors), derivatives.size))
         try:
@@ -369,7 +377,7 @@ class CurvaturesAlong(WorkItem[CurvaturesOfSamples]):
 
     def answer(self, context: EvaluationContext) -> CurvaturesOfSamples:
         """Differentiate three times, block by block."""
-        derivatives, direction = _derivatives_of(context), self.direction.get()
+        derivatives, direction = context.derivatives(), self.direction.get()
         try:
             blocks = [derivatives.curvatures(block, direction) for block in range(derivatives.blocks)]
         except NoSecondDerivative:
@@ -384,13 +392,6 @@ class CurvaturesAlong(WorkItem[CurvaturesOfSamples]):
 
 def _name_blocks(blocks: Sequence[int]) -> str:
     return f"blocks {blocks[0]} to {blocks[-1]}" if len(blocks) > 1 else f"block {blocks[0]}"
-
-
-def _derivatives_of(context: EvaluationContext, *, in_double: bool = False) -> Differentiation:
-    """The context's derivatives, in the evaluator's batches."""
-    derivatives = context.differentiation_in_double if in_double else context.differentiation
-    derivatives.use_batches(context.evaluator.batch_size)
-    return derivatives
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -105,6 +105,10 @@ def layout_of(problem: Problem, origin: State) -> ParameterLayout:
     )
 
 
+class NoProducts(JobError):
+    """The loss has no second derivatives here, and differences of its gradients cannot be taken either."""
+
+
 class HessianOperator:
     """H = ∇²L at θ₀ by its products with vectors.
 
@@ -196,7 +200,7 @@ class HessianOperator:
             if self.method != "differences":
                 raise
             why = f", as there are no second derivatives ({self.refusal})" if self.refusal else ""
-            raise JobError(
+            raise NoProducts(
                 f"{error}; differences of gradients are taken in float64{why}: have the model compute in it"
             ) from error
 

@@ -33,10 +33,10 @@ from landscape.core.errors import JobError, quoted
 from landscape.core.files import whole_file
 from landscape.core.folders import locate, real_place, run_labels, split_path
 from landscape.core.plan import Plan
-from landscape.evaluation.derivatives import differentiable_operations
 from landscape.evaluation.engines.base import arithmetic, autocast
 from landscape.evaluation.model_state import private_copy
 from landscape.evaluation.running_model import take_to_type
+from landscape.evaluation.twice_differentiable import differentiable_operations
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape
 from landscape.job.reading import read_job

@@ -24,7 +24,7 @@ from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 
 from landscape.core.errors import JobError, quoted
-from landscape.evaluation.derivatives import without_reentrant_checkpoints
+from landscape.evaluation.twice_differentiable import without_reentrant_checkpoints
 from landscape.model.packed_graph import DTYPES, FORMATS, options_of
 from landscape.model.packed_model import batch_structure, fill_batch, leaves_of
 from landscape.model.packed_operations import ALLOWED, PYTHON

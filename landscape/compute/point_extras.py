@@ -21,11 +21,12 @@ from landscape.core.devices import device_here, is_out_of_memory
 from landscape.core.errors import JobError, LandscapeError, message_of, quoted
 from landscape.core.grid import Floats
 from landscape.core.plan import Plan, Precision, default_plan
-from landscape.evaluation.derivatives import RECALIBRATED, Differentiation, NoSecondDerivative, Products
+from landscape.evaluation.derivatives import RECALIBRATED, Differentiation, Products
 from landscape.evaluation.dry_run import SAMPLES
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.layers import LayersSeen, layers_at, loss_factors
 from landscape.evaluation.reduction import Values
+from landscape.evaluation.twice_differentiable import NoSecondDerivative
 from landscape.job.directions.file import PRODUCT_EVALUATIONS
 from landscape.job.landscape_options import Convexity, Layers
 from landscape.model.layer_statistics import ValueStatistics
@@ -330,6 +331,8 @@ def layers_of(
         raise JobError(f"layers: {quoted(min(taken))} is what observe returns already; give that another name")
     if stored is not None and stored.record.layers is not None:
         return stored.record.layers
+    if prepared.ranks > 1:
+        raise JobError("layers: are watched in models that one process holds; leave layers out")
     if not prepared.looked:
         raise JobError(
             "layers: the network must be run where the job is prepared, to see which layers it has, and this machine "

@@ -4,135 +4,43 @@ from __future__ import annotations
 
 import contextlib
 import math
-import threading
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.autograd.graph import saved_tensors_hooks
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
 from landscape.core.devices import free_bytes
-from landscape.core.errors import JobError, NotRetried, one_line
+from landscape.core.errors import JobError
 from landscape.core.plan import Plan, Precision, for_derivatives
 from landscape.core.random_state import seed_draws
 from landscape.core.validation import WEIGHT
 from landscape.evaluation.engines.base import arithmetic
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.feed import batching_of, make_feed
-from landscape.evaluation.running_model import LoadedModel, check_observables
+from landscape.evaluation.running_model import LoadedModel, check_observables, type_of
+from landscape.evaluation.twice_differentiable import (
+    NoSecondDerivative,
+    differentiable_operations,
+    refuse_wrong_derivatives,
+    second_derivatives,
+)
 from landscape.model.parameters import State, describe_parameters
+from landscape.model.shards import (
+    cut_like,
+    gathering_modules,
+    is_sharded,
+    local_part,
+    refuse_other_type,
+    reshard,
+    whole_tensor,
+)
 from landscape.problem.batches import Batch, Samples
 from landscape.problem.sources import seed_of
 from landscape.problem.supervised import Combination, Observe, Supervised
 from landscape.problem.user_code import kept_alive
-
-# ----------------------------------------------------------------------------------------------------
-# Operations without derivatives are replaced while derivatives are taken: plain attention, other checkpoints.
-
-_LOCK = threading.Lock()
-_in_place = list[Callable[..., Any]]()  # replacements of reentrant checkpoints, of all open blocks of all threads
-
-
-@contextlib.contextmanager
-def differentiable_operations() -> Iterator[None]:
-    """Within the block attention is not fused, and every checkpoint has `use_reentrant=False`.
-
-    Fused attention kernels have no second derivative; plain attention has one. A reentrant checkpoint runs a backward
-    pass of its own and leaves its gradients in the parameters' `.grad`. `torch.autograd.grad` does not look there: it
-    raises, or the gradient of a layer seems to be zero. The other kind of checkpoint gives the same values, and takes
-    as little memory.
-    """
-    with _reentrant_checkpoints_as(_not_reentrant), sdpa_kernel(SDPBackend.MATH):
-        yield
-
-
-@contextlib.contextmanager
-def without_reentrant_checkpoints() -> Iterator[None]:
-    """Within the block a reentrant checkpoint only calls its function, for models that are exported as a graph.
-
-    Torch turns gradients off within such a checkpoint, and the exported graph would hold that.
-    """
-    with _reentrant_checkpoints_as(lambda function, preserve, *arguments: function(*arguments)):
-        yield
-
-
-@contextlib.contextmanager
-def _reentrant_checkpoints_as(call: Callable[..., Any]) -> Iterator[None]:
-    with _LOCK:
-        _in_place.append(call)
-        # Shadows `Function.apply`: models may have imported `checkpoint` itself, which looks `apply` up at every call.
-        CheckpointFunction.apply = staticmethod(call)  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        with _LOCK:
-            _in_place.remove(call)
-            if _in_place:
-                CheckpointFunction.apply = staticmethod(_in_place[-1])  # type: ignore[method-assign]
-            else:
-                del CheckpointFunction.apply
-
-
-def _not_reentrant(function: Callable[..., Any], preserve: bool, *arguments: Any) -> Any:
-    return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=preserve)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Whether a model's loss can be differentiated twice.
-
-
-class NoSecondDerivative(NotRetried):
-    """The model has an operation whose gradient torch cannot differentiate; differences of gradients can be taken."""
-
-
-# Decorated functions share this code.
-_ONCE_DIFFERENTIABLE = once_differentiable(lambda context: None).__code__
-# Operations of torch whose second derivative is wrong, by `gradgradcheck` of torch 2.13: that of weight normalisation
-# is off in the direction of the weights, as if g·v/‖v‖ had another derivative there.
-_WRONG = {"WeightNormInterfaceBackward0": "weight normalisation"}
-
-
-def refuse_wrong_derivatives(loss: Tensor) -> None:
-    """Refuse a graph with an operation whose second derivative torch computes wrongly, without an error.
-
-    These are some of torch's own operations, and user functions whose gradient is marked as not differentiable: where
-    only the inputs, and not the incoming gradient, have a graph, torch treats such a gradient as a constant.
-
-    Raises:
-        NoSecondDerivative: the graph holds such an operation.
-    """
-    seen: set[Any] = set()
-    nodes = [loss.grad_fn]
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        name = type(node).__name__  # not node.name(): a user's function may have an attribute of that name
-        if name in _WRONG:
-            raise NoSecondDerivative(f"torch's second derivative of {_WRONG[name]} is wrong")
-        nodes += [following for following, _ in node.next_functions]
-        backward = getattr(getattr(node, "_forward_cls", None), "backward", None)
-        if getattr(backward, "__code__", None) is _ONCE_DIFFERENTIABLE:
-            raise NoSecondDerivative(f"{name} is marked with once_differentiable")
-
-
-@contextlib.contextmanager
-def second_derivatives() -> Iterator[None]:
-    """Within the block torch's error of an operation without a second derivative becomes a `NoSecondDerivative`."""
-    try:
-        yield
-    except (RuntimeError, NotImplementedError) as error:
-        text = str(error)
-        if "derivative" in text or "double backward" in text or "once_differentiable" in text:
-            raise NoSecondDerivative(one_line(error)) from error
-        raise
-
 
 # ----------------------------------------------------------------------------------------------------
 # Products with the Gauss-Newton matrix, for problems that keep a model's outputs and their criterion apart.
@@ -240,7 +148,7 @@ class KeptGraphs:
         seen: dict[int, int] = {}
 
         def count(tensor: Tensor) -> Tensor:
-            storage = tensor.untyped_storage()
+            storage = local_part(tensor).untyped_storage()
             seen[storage.data_ptr()] = storage.nbytes()
             return tensor
 
@@ -254,7 +162,14 @@ class KeptGraphs:
 Products = Literal["autograd", "differences", "gauss-newton"]
 """Products with the Hessian, by differentiating twice or by central differences of gradients, or with JᵀH_ℓJ."""
 
+NO_GRAPH = "fully_shard (FSDP2) keeps no graph of its parts"
 RECALIBRATED = "batch_norm: recalibrate computes the statistics anew at every point, and has no derivatives; use eval"
+
+
+def refuse_underivable(model: nn.Module, plan: Plan) -> None:
+    """Raises JobError for a model over several processes whose weights are not held in the type of its derivatives."""
+    if is_sharded(model):
+        refuse_other_type(model, type_of(for_derivatives(plan)), rounds=False)
 
 
 class Differentiation:
@@ -265,7 +180,8 @@ class Differentiation:
     after another in the model's order. The model computes in float32, or in float64 if the plan does.
 
     Args:
-        model: is copied; the copy is in eval mode, with normalisation layers as the plan's `batch_norm` says.
+        model: is copied, unless it is cut over several processes; the copy is in eval mode, with normalisation layers
+            as the plan's `batch_norm` says.
         plan: batches, threads, statistics and seed. Its engine and a lower precision are not used.
         weights: θ.
         among: names of the trainable parameters that derivatives are taken along; default: all.
@@ -282,14 +198,16 @@ class Differentiation:
             raise JobError(RECALIBRATED)
         self._plan = for_derivatives(plan)
         self._observe, self._device = observe, device
-        self._loaded = LoadedModel(model, self._plan, device)
-        self._loaded.place(weights, [], self._plan.engine)
+        self._loaded, self._weights = LoadedModel(model, self._plan, device), weights
+        self._set_origin()
+        self._gathering = gathering_modules(self._loaded.model)
         names = (info.name for info in describe_parameters(model) if info.trainable and info.name in weights)
         own = dict(self._loaded.model.named_parameters())
         self._names = [name for name in names if among is None or name in among]
         self.parameters = [own[name].requires_grad_() for name in self._names]
         if not self.parameters:
             raise JobError("model: no parameter requires gradients, so the loss has no derivatives; train some")
+        self._last_set: object = None
         self._feed = make_feed(samples, device, self._loaded.dtype)
         self._batch_size, self._graphs = 0, KeptGraphs(device)
         self.use_batches(plan.batch_size)
@@ -325,6 +243,19 @@ class Differentiation:
         self._batching = batching_of(self._feed.samples.length, self._plan, batch_size, self._feed.samples.cuts)
         self._feed.split(self._batching.edges)
 
+    def begin(self, evaluator: Evaluator) -> None:
+        """Call this before other derivatives beside an evaluator, which may have set points of the same model since.
+
+        A model over several processes is not copied.
+        """
+        if self._loaded.is_sharded and evaluator.weights.last_set is not self._last_set:
+            self._graphs.forget()
+            self._set_origin()
+            self._last_set = evaluator.weights.last_set
+
+    def _set_origin(self) -> None:
+        self._loaded.place(self._weights, [], self._plan.engine)
+
     def forget_graphs(self) -> None:
         """Free the graphs that are kept for the next product; they are rebuilt when needed."""
         self._graphs.forget()
@@ -353,8 +284,11 @@ class Differentiation:
             for batch in self._batches(block):
                 loss = self._weighted_loss(batch, factors)
                 value += float(loss.detach())
-                gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
-                total += _flat(gradients)
+                slopes = self._first_derivatives(loss)
+                total += _flat(
+                    torch.zeros_like(parameter) if slope is None else slope
+                    for slope, parameter in zip(slopes, self.parameters, strict=True)
+                )
         return value, total.cpu()
 
     def unused(self, block: int, factors: Mapping[str, float]) -> set[str]:
@@ -362,18 +296,31 @@ class Differentiation:
         used = set[str]()
         with self._computing():
             for batch in self._batches(block):
-                found = torch.autograd.grad(self._weighted_loss(batch, factors), self.parameters, allow_unused=True)
+                found = self._first_derivatives(self._weighted_loss(batch, factors))
                 used |= {name for name, gradient in zip(self._names, found, strict=True) if gradient is not None}
         return set(self._names) - used
+
+    def _first_derivatives(self, loss: Tensor) -> Sequence[Tensor | None]:
+        """∇ of a batch's loss by each parameter; None: the loss does not depend on it."""
+        if not self._gathering:
+            return torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        # The parts of FSDP2 are in no graph; a backward pass leaves their gradients, the mean over the processes, which
+        # all compute the same samples.
+        self._loaded.model.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        reshard(self._gathering)
+        found = [parameter.grad for parameter in self.parameters]
+        self._loaded.model.zero_grad()
+        return found
 
     @contextlib.contextmanager
     def moved(self, offset: Tensor) -> Iterator[None]:
         """Within the block, derivatives are those at θ + ε, rounded to the type of the model; ε is float64 [P]."""
-        home = [parameter.detach().clone() for parameter in self.parameters]
+        home = [local_part(parameter).detach().clone() for parameter in self.parameters]
         parts = self._split(offset.to(self._device), torch.float64)
         self._graphs.forget()  # graphs are valid at one θ only
         try:
-            self._set([values.double() + part for values, part in zip(home, parts, strict=True)])
+            self._set([values.double() + local_part(part) for values, part in zip(home, parts, strict=True)])
             yield
         finally:
             self._set(home)
@@ -392,6 +339,8 @@ class Differentiation:
         Raises:
             NoSecondDerivative: `how` is `autograd`, and an operation of the model has no second derivative.
         """
+        if self._gathering and how != "differences":
+            raise NoSecondDerivative(NO_GRAPH)
         ways = {"autograd": self._by_autograd, "differences": self._by_differences, "gauss-newton": self._gauss_newton}
         with self._computing():
             return [
@@ -411,14 +360,16 @@ class Differentiation:
             NoSecondDerivative: an operation of the model cannot be differentiated three times.
         """
         found = dict[str, list[tuple[Tensor, Tensor]]]()
+        if self._gathering:
+            raise NoSecondDerivative(NO_GRAPH)
         along = [
-            direction[name].to(parameter) if name in direction else torch.zeros_like(parameter)
+            cut_like(parameter, direction[name].to(parameter)) if name in direction else torch.zeros_like(parameter)
             for name, parameter in zip(self._names, self.parameters, strict=True)
         ]
         with self._computing():
             for batch in self._batches(block):
                 for name, losses, weights in self._losses(batch):
-                    bends = _curvatures(losses, self.parameters, along)
+                    bends = _curvatures(losses, self.parameters, along, over_processes=self._loaded.is_sharded)
                     found.setdefault(name, []).append((bends.double().cpu(), weights.double().cpu()))
         return {
             name: (torch.cat([bends for bends, _ in batches]), torch.cat([w for _, w in batches]))
@@ -454,7 +405,7 @@ class Differentiation:
         for batch, (start, end) in zip(self._batches(block), edges, strict=True):
             with self._graphs.counting(end - start):
                 loss = self._weighted_loss(batch, factors)
-                refuse_wrong_derivatives(loss)
+                refuse_wrong_derivatives(loss, over_processes=self._loaded.is_sharded)
                 with second_derivatives():
                     gradients = torch.autograd.grad(
                         loss, self.parameters, create_graph=True, allow_unused=True, materialize_grads=True
@@ -471,7 +422,8 @@ class Differentiation:
     def _by_differences(self, block: int, factors: Mapping[str, float], vectors: Sequence[Tensor]) -> list[Tensor]:
         assert self._loaded.dtype == torch.float64, "differences of gradients in float32 are rounding"
         rms = math.sqrt(
-            sum(float(parameter.detach().double().square().sum()) for parameter in self.parameters) / self.size
+            sum(float(whole_tensor(parameter.detach().double().square().sum())) for parameter in self.parameters)
+            / self.size
         )
         products = []
         for vector in vectors:
@@ -513,6 +465,7 @@ class Differentiation:
         self._loaded.state.restore()
         with kept_alive():
             values = self._observe(self._loaded.model, batch)
+        values = {name: whole_tensor(value) for name, value in values.items()} if self._loaded.is_sharded else values
         observed = check_observables(values, batch, self._observe, self._feed.counts, self._loaded)
         names = list(observed) if isinstance(self._observe, Combination) else ["loss"]
         for name in names:
@@ -544,25 +497,28 @@ class Differentiation:
         return torch.zeros(self.size, dtype=torch.float64, device=self._device)
 
     def _split(self, vector: Tensor, dtype: torch.dtype | None = None) -> list[Tensor]:
-        """A vector in the shapes of the parameters."""
+        """A vector in the shapes of the parameters, cut as they are."""
         parts = torch.split(vector, [parameter.numel() for parameter in self.parameters])
         return [
-            part.view_as(parameter).to(dtype or parameter.dtype)
+            cut_like(parameter, part.view(parameter.shape).to(dtype or parameter.dtype))
             for part, parameter in zip(parts, self.parameters, strict=True)
         ]
 
     @torch.no_grad()
     def _set(self, values: Sequence[Tensor]) -> None:
         self._graphs.forget()
+        reshard(self._gathering)
         for parameter, value in zip(self.parameters, values, strict=True):
-            parameter.copy_(value)
+            local_part(parameter).copy_(value)
 
 
-def _curvatures(losses: Tensor, parameters: Sequence[Tensor], along: Sequence[Tensor]) -> Tensor:
+def _curvatures(
+    losses: Tensor, parameters: Sequence[Tensor], along: Sequence[Tensor], *, over_processes: bool = False
+) -> Tensor:
     """vᵀ∇²ℓᵢv of each loss; the graph of the losses is kept, as other terms may share it."""
     if not losses.requires_grad:
         return torch.zeros_like(losses)
-    refuse_wrong_derivatives(losses)
+    refuse_wrong_derivatives(losses, over_processes=over_processes)
     shares = torch.ones_like(losses).requires_grad_()
     with second_derivatives():
         value: Tensor = losses
@@ -571,7 +527,7 @@ def _curvatures(losses: Tensor, parameters: Sequence[Tensor], along: Sequence[Te
             slopes = torch.autograd.grad(
                 value, parameters, outer, create_graph=True, allow_unused=True, materialize_grads=True
             )
-            parts = [(slope * part).sum() for slope, part in zip(slopes, along, strict=True)]
+            parts = [whole_tensor((slope * part).sum()) for slope, part in zip(slopes, along, strict=True)]
             value, outer = torch.stack(parts).sum(), None
             if not value.requires_grad:
                 return torch.zeros_like(losses)
@@ -579,5 +535,5 @@ def _curvatures(losses: Tensor, parameters: Sequence[Tensor], along: Sequence[Te
     return found.detach()
 
 
-def _flat(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.cat([tensor.detach().double().flatten() for tensor in tensors])
+def _flat(tensors: Iterable[Tensor]) -> Tensor:
+    return torch.cat([whole_tensor(tensor.detach()).double().flatten() for tensor in tensors])

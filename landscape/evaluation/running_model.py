@@ -119,6 +119,11 @@ def make_forward(target: RewriteTarget, engine: Engine, *, remembering: bool = T
 # A private copy of the user's model on a device, ready to receive weights.
 
 
+def type_of(plan: Plan) -> torch.dtype:
+    """The type that a plan holds weights and samples in, apart from weights in bfloat16."""
+    return torch.float64 if plan.precision == "float64" else torch.float32
+
+
 class LoadedModel:
     """A private copy of the model in eval mode, in the plan's type and with its mode of batch normalisation.
 
@@ -133,7 +138,7 @@ class LoadedModel:
     """
 
     def __init__(self, model: nn.Module, plan: Plan, device: torch.device) -> None:
-        self.dtype = torch.float64 if plan.precision == "float64" else torch.float32
+        self.dtype = type_of(plan)
         self.is_sharded = is_sharded(model)
         self.model, objects = _sharded(model, plan, device) if self.is_sharded else _copied(model, plan, device)
         quantise = plan.quantise
@@ -198,8 +203,7 @@ def _sharded(model: nn.Module, plan: Plan, device: torch.device) -> tuple[nn.Mod
     Raises:
         JobError: the plan would convert or round its weights.
     """
-    dtype = torch.float64 if plan.precision == "float64" else torch.float32
-    refuse_other_type(model, dtype, rounds=plan.rounds_weights)
+    refuse_other_type(model, type_of(plan), rounds=plan.rounds_weights)
     if plan.quantise is not None:
         raise JobError("quantise: a model over several processes is not rounded; leave it out")
     if gathering_modules(model):

@@ -19,7 +19,16 @@ from landscape.evaluation.feed import checksums
 from landscape.evaluation.model_rounding import NOTHING_ROUNDED, WeightRounding
 from landscape.job.directions.random import DrawnTensors
 from landscape.model.parameters import LARGE, State, targets_of
-from landscape.model.shards import MatrixBlock, blocks_of, box_of, gathering_modules, is_sharded, local_part, reshard
+from landscape.model.shards import (
+    MatrixBlock,
+    blocks_of,
+    box_of,
+    gathering_modules,
+    is_sharded,
+    local_part,
+    reshard,
+    whole_tensor,
+)
 
 # ----------------------------------------------------------------------------------------------------
 # The moved tensors of one type in one piece of memory, and the arithmetic of a point on them: θ = θ₀ + Σₖ cₖ·dₖ.
@@ -312,13 +321,16 @@ class MovingWeights:
         rounding: rounds the weights of points, of whole sets, and those that do not move.
         origin_in: where θ₀ and the directions that are held are kept, if the model is large; default: on a GPU that
             has room for them, else where they are given.
+
+    Attributes:
+        last_set: another object whenever weights are set.
     """
 
     def __init__(
         self, model: nn.Module, origin: State, directions: Sequence[State], layouts: Layouts,
         rounding: WeightRounding = NOTHING_ROUNDED, origin_in: OriginIn | None = None,
     ) -> None:  # fmt: skip
-        self._model, self._is_sharded = model, is_sharded(model)
+        self._model, self._is_sharded, self.last_set = model, is_sharded(model), object()
         self._gathering = gathering_modules(model)
         reshard(self._gathering)  # before the model is asked for its parameters
         whole, self.axes = targets_of(model), len(directions)
@@ -396,6 +408,7 @@ class MovingWeights:
 
     def set_point(self, point: Sequence[float]) -> None:
         """Set the weights of the point with these coordinates, and undo what a forward pass has changed."""
+        self.last_set = object()
         self.restore()
         reshard(self._gathering)
         for flat in self._flats:
@@ -467,9 +480,9 @@ class MovingWeights:
         return {name: tensor for flat in self._flats for name, tensor in flat.stacked(points).items()}
 
     def state_at(self, point: Sequence[float]) -> dict[str, Tensor]:
-        """The weights of the point, and the origin's for unmoved tensors: copies of the model's tensors."""
+        """The weights of the point, and the origin's for unmoved tensors: copies of the model's tensors, whole."""
         self.set_point(point)
-        return {name: self._targets[name].detach().clone() for name in self._origin}
+        return {name: whole_tensor(self._whole[name].detach()).clone() for name in self._origin}
 
     def set_state(self, state: State) -> None:
         """Set a whole set of weights, such as a snapshot's."""
@@ -482,6 +495,7 @@ class MovingWeights:
         self._set_unrounded(self._origin)
 
     def _set_unrounded(self, state: State) -> None:
+        self.last_set = object()
         if self._displaced():
             self._put_back()
         reshard(self._gathering)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +61,20 @@ def box_of(tensor: Tensor) -> Box | None:
     sizes, starts = compute_local_shape_and_global_offset(tensor.shape, cut.device_mesh, cut.placements)
     # A process without a part has an offset at the end of the tensor.
     return Box(tuple(min(start, whole) for start, whole in zip(starts, tensor.shape, strict=True)), tuple(sizes))
+
+
+def cut_like(parameter: Tensor, whole: Tensor) -> Tensor:
+    """A whole tensor that all processes hold, cut as a parameter of the same shape is."""
+    box, cut = box_of(parameter), cast(Any, parameter)
+    if box is None:
+        return whole
+    from torch.distributed.tensor import DTensor
+
+    part = box.cut(whole).contiguous()
+    found: Tensor = DTensor.from_local(
+        part, cut.device_mesh, cut.placements, run_check=False, shape=whole.shape, stride=whole.stride()
+    )
+    return found
 
 
 def whole_tensor(tensor: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """The points of a GPT's landscape by a group of processes, or by one: what tests and measures compare.
 
     python tests/support/sharded_points.py fsdp 4 --out points.npz [--size 30m] [--grid 9] [--tokens 512]
+    python tests/support/sharded_points.py tp 2 --out derivatives.npz --derivatives float64
 
 Ways: one, fsdp (every rank observes all samples), shared (FSDP2, samples shared out), tp (tensor parallel), both (a
 mesh of two dimensions: FSDP2 over tensor parallel).
@@ -21,18 +22,21 @@ from safetensors.torch import save_file
 from torch import distributed
 
 from landscape.core.plan import Plan
+from landscape.evaluation.derivatives import Differentiation
 from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.twice_differentiable import NoSecondDerivative
 from landscape.job.directions.random import random_direction
 from landscape.model.parameters import describe_parameters, match_state, state_of
 from landscape.model.weight_files import load_weights
 from landscape.problem.mesh import Rank, RankGroup, free_address
 from landscape.problem.terms import Problem
-from landscape.recipes.gpt import GPT
+from landscape.recipes.gpt import GPT, NextByte
 
 SIZES = {
     "tiny": {"vocabulary": 131, "width": 60, "depth": 2, "heads": 4},
     "30m": {"vocabulary": 8192, "width": 512, "depth": 8, "heads": 8},
 }
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
 WAYS = ("one", "fsdp", "shared", "tp", "both")
 
 
@@ -93,10 +97,49 @@ def compute(way: str, mesh: Any, options: argparse.Namespace) -> dict[str, np.nd
     }  # fmt: skip
 
 
+def differentiate(way: str, mesh: Any, dtype: torch.dtype) -> dict[str, np.ndarray]:
+    """Derivatives over a block of samples, after a point of a landscape was set in the same model."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = NextByte(vocabulary=31, width=32, depth=2, heads=4).eval().to(dtype)
+        vector = torch.randn(sum(parameter.numel() for parameter in model.parameters()), dtype=torch.float64)
+        inputs, targets = torch.randint(0, 31, (2, 8, 12))
+    origin = {name: tensor.clone() for name, tensor in state_of(model).items()}
+    direction = random_direction(origin, describe_parameters(model), 1)
+    if way != "one":
+        cut(model, way, mesh)
+    problem = Problem.supervised(model, (inputs, targets))
+    plan = Plan(4, 1, "cpu", "float64" if dtype is torch.float64 else "float32")
+    evaluator = Evaluator(model, problem.data, problem.observe, plan, torch.device("cpu"), origin, [direction])
+    derivatives = Differentiation.beside(evaluator, origin)
+    evaluator.evaluate(np.array([[0.5]]))
+    derivatives.begin(evaluator)
+    factors = {"loss": 1 / 8}
+    value, gradient = derivatives.value_and_gradient(0, factors)
+    found: dict[str, Any] = {"value": value, "gradient": gradient, "unused": sorted(derivatives.unused(0, factors))}
+    for how in ("autograd", "differences", "gauss-newton"):
+        if how != "differences" or dtype is torch.float64:
+            try:
+                (found[how],) = derivatives.products(0, factors, [vector], how)
+            except NoSecondDerivative as error:
+                found[how] = str(error)
+    try:
+        along = {name: vector[: tensor.numel()].view(tensor.shape) for name, tensor in origin.items()}
+        found["curvatures"] = derivatives.curvatures(0, along)["loss"][0]
+    except NoSecondDerivative as error:
+        found["curvatures"] = str(error)
+    at_point = evaluator.weights.state_at([0.5])
+    found["state"] = torch.cat([tensor.flatten() for tensor in at_point.values()])
+    found["loss"] = evaluator.evaluate(np.array([[0.0]])).mean["loss"]
+    return {name: np.asarray(values) for name, values in found.items()}
+
+
 def rank(way: str, number: int, ranks: int, address: str, options: argparse.Namespace) -> None:
     """One process of a group; rank 0 writes the values."""
     mesh = RankGroup(Rank(number, ranks), address, torch.device("cpu")).mesh
-    found = compute(way, mesh, options)
+    found = (
+        differentiate(way, mesh, DTYPES[options.derivatives]) if options.derivatives else compute(way, mesh, options)
+    )
     if number == 0:
         np.savez(options.out, **found)
     distributed.destroy_process_group()
@@ -111,6 +154,7 @@ def main() -> None:
     parser.add_argument("--grid", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=208)
     parser.add_argument("--held", action="store_true")
+    parser.add_argument("--derivatives", choices=DTYPES)
     parser.add_argument("--folder")
     parser.add_argument("--rank", type=int)
     parser.add_argument("--address")
@@ -121,6 +165,9 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         options.folder = options.folder or folder
+        if options.derivatives and options.way == "one":
+            np.savez(options.out, **differentiate("one", None, DTYPES[options.derivatives]))
+            return
         if options.way == "one":
             np.savez(options.out, **compute("one", None, options))
             return

@@ -28,6 +28,7 @@ from landscape.compute.executor import EvaluationContext, EvaluationSetting, Exe
 from landscape.compute.hessian import (
     PROBES,
     HessianOperator,
+    NoProducts,
     ParameterLayout,
     block_count,
     layout_of,
@@ -38,6 +39,7 @@ from landscape.compute.hessian import (
 from landscape.compute.lanczos import Krylov, lanczos, sampled_curvature
 from landscape.core.errors import JobError
 from landscape.core.grid import Floats
+from landscape.evaluation.derivatives import refuse_underivable
 from landscape.evaluation.layers import loss_factors
 from landscape.evaluation.reduction import Values, terms_of
 from landscape.job.directions.file import STEPS
@@ -71,8 +73,7 @@ class SlopeOfBlocks(WorkItem[tuple[float, Floats]]):
 
     def answer(self, station: EvaluationContext) -> tuple[float, Floats]:
         """Differentiate once, block by block."""
-        derivatives = station.differentiation
-        derivatives.use_batches(station.evaluator.batch_size)
+        derivatives = station.derivatives()
         value, total = 0.0, np.zeros(derivatives.size)
         with derivatives.moved(torch.from_numpy(np.array(self.offset.get()))):
             for block in self.blocks:
@@ -98,8 +99,14 @@ class Slope:
 
     @property
     def refusal(self) -> str:
-        """Why the loss has no derivatives under this plan, so that what needs them is left out; empty if it has."""
-        return NO_DERIVATIVES if self.setting.plan.statistics.recalibrated else ""
+        """Why the loss has no derivatives here, so that what needs them is left out; empty if it has."""
+        if self.setting.plan.statistics.recalibrated:
+            return NO_DERIVATIVES
+        try:
+            refuse_underivable(self.problem.model, self.setting.plan)
+        except JobError as error:
+            return str(error)
+        return ""
 
     def left_out(self, *names: str) -> dict[str, MeasureRow]:
         """The rows of measures that need derivatives, without values."""
@@ -348,11 +355,23 @@ def curvature_rows(slope: Slope, loss: float, kept: KeptSteps | None = None) -> 
     """
     if slope.refusal:
         return Curved(slope.left_out(*CURVATURE_NAMES), {})
-    size, setting = slope.layout.size, slope.setting
     try:
-        refuse_large_bases(size, STEPS)
-    except JobError as refusal:  # the other rows do not depend on these
-        return Curved(dict.fromkeys(CURVATURE_NAMES, MeasureRow(None, note=str(refusal))), {})
+        refuse_large_bases(slope.layout.size, STEPS)
+    except JobError as refusal:
+        return _without_curvature(refusal)
+    try:
+        return _curvature_by_products(slope, loss, kept)
+    except NoProducts as refusal:
+        return _without_curvature(refusal)
+
+
+def _without_curvature(refusal: JobError) -> Curved:
+    """The rows without values: the other rows do not depend on these."""
+    return Curved(dict.fromkeys(CURVATURE_NAMES, MeasureRow(None, note=str(refusal))), {})
+
+
+def _curvature_by_products(slope: Slope, loss: float, kept: KeptSteps | None) -> Curved:
+    size, setting = slope.layout.size, slope.setting
     operator = HessianOperator(slope.executor, setting, slope.problem, slope.samples)
     most, ends = most_steps(size, STEPS), (1, -1)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import cluster
 from landscape import JobError, open_run, read_job, run
@@ -28,6 +28,7 @@ from landscape import Problem
 from landscape.recipes.gpt import GPT
 
 HERE = Path(__file__).parent
+DTYPE = torch.float32
 SIZE = {"vocabulary": 31, "width": 32, "depth": 2}
 
 
@@ -35,7 +36,7 @@ def cut(mesh, way):
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    model = GPT(**SIZE)
+    model = GPT(**SIZE).to(DTYPE)
     for block in model.blocks:
         if way == "fsdp":
             fully_shard(block, mesh=mesh)
@@ -58,7 +59,7 @@ def tensor(mesh):
 
 def whole():
     tokens = torch.randint(0, 31, (24, 8), generator=torch.Generator().manual_seed(1))
-    return replace(Problem.causal_lm(GPT(**SIZE), tokens), weights=HERE / "w.safetensors")
+    return replace(Problem.causal_lm(GPT(**SIZE).to(DTYPE), tokens), weights=HERE / "w.safetensors")
 
 
 def mortal(mesh):
@@ -105,6 +106,14 @@ def without_file(mesh):
 """
 
 
+EIGEN = {
+    "landscapes": [
+        {"name": "a", "size": 3, "directions": [{"kind": "eigen", "rank": 1}, {"kind": "eigen", "rank": 2}]}
+    ],
+    "batch_size": 8,
+}
+
+
 @pytest.fixture
 def folder(tmp_path) -> Path:
     (tmp_path / "grouped.py").write_text(PROBLEM)
@@ -118,8 +127,8 @@ def job(folder: Path, name: str, **fields):
     resources = {} if name == "whole" or "resources" in fields else {"resources": {"cpus": 2}}
     spec = {"name": "a", "size": [6, 5], "range": [-1, 1]}
     written = {"run": f"runs/{name}", "problem": f"grouped:{name}", "num_samples": 24, "batch_size": 5, "tile": 2}
-    text = "\n".join(f"{key}: {value}" for key, value in {**written, **resources, **fields}.items())
-    (folder / f"{name}.yaml").write_text(f"{text}\nlandscapes: [{spec}]\n")
+    fields = {**written, **resources, "landscapes": f"[{spec}]", **fields}
+    (folder / f"{name}.yaml").write_text("\n".join(f"{key}: {value}" for key, value in fields.items()))
     return read_job(folder / f"{name}.yaml")
 
 
@@ -135,6 +144,41 @@ def test_a_group_has_the_values_of_one_process_on_ray(folder):
         assert found.loss == pytest.approx(one.loss, rel=1e-6)
     # In one process, with a mesh of one.
     assert run(job(folder, "fsdp", run="runs/alone", resources="{}"))["a"].loss.tobytes() == one.loss.tobytes()
+
+
+@pytest.mark.faults
+@pytest.mark.usefixtures("local_ray")
+def test_a_group_has_the_curvature_of_one_process(folder):
+    one = run(job(folder, "whole", **EIGEN))["a"]
+    found = cluster.run(job(folder, "tensor", **EIGEN), workers=1)["a"]
+    assert found.loss == pytest.approx(one.loss, rel=1e-6)
+    rows = measured(folder, "tensor", "λmax of the Hessian")
+    assert "residual" in rows
+    assert "by differences of gradients" not in rows
+
+
+@pytest.mark.faults
+@pytest.mark.usefixtures("local_ray")
+def test_fsdp_takes_differences_of_gradients_in_float64_and_says_so(folder):
+    job(folder, "fsdp")
+    rows = measured(folder, "fsdp", "rise at 0.5", "λmax of the Hessian")
+    assert "0.001" in rows
+    assert "keeps no graph of its parts" in rows
+    (folder / "doubled.py").write_text(PROBLEM.replace("torch.float32", "torch.float64"))
+    numbers = load_file(folder / "w.safetensors")
+    save_file({name: tensor.double() for name, tensor in numbers.items()}, folder / "w.safetensors")
+    one = run(job(folder, "whole", problem="doubled:whole", precision="float64", **EIGEN))["a"]
+    found = cluster.run(job(folder, "fsdp", problem="doubled:fsdp", precision="float64", **EIGEN), workers=1)["a"]
+    assert found.loss == pytest.approx(one.loss, rel=1e-6)
+    assert "by differences of gradients: fully_shard (FSDP2)" in measured(folder, "fsdp", "λmax of the Hessian")
+
+
+def measured(folder: Path, name: str, *rows: str) -> str:
+    """Rows of the table of `landscape measure`."""
+    landscape = Path(sys.executable).with_name("landscape")
+    command = [landscape, "measure", str(folder / f"{name}.yaml"), "--workers", "1"]
+    table = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True).stdout
+    return "\n".join(line for line in table.splitlines() if any(row in line for row in rows))
 
 
 @pytest.mark.faults

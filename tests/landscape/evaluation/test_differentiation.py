@@ -15,8 +15,9 @@ from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
 from landscape import JobError, Problem
 from landscape.core.plan import Plan
-from landscape.evaluation.derivatives import Differentiation, NoSecondDerivative
+from landscape.evaluation.derivatives import Differentiation
 from landscape.evaluation.layers import loss_factors
+from landscape.evaluation.twice_differentiable import NoSecondDerivative
 from landscape.model.parameters import state_of
 from landscape.problem.batches import as_samples
 from landscape.problem.terms import PointSets
