@@ -55,25 +55,22 @@ def start_actors(wanted: Placement, arguments: tuple[Any, ...]) -> Actors:
     Args:
         arguments: of `Worker`, which a rank of a group follows.
     """
-    custom = dict(wanted.custom) or None
+    custom = dict(wanted.custom)
     if wanted.ranks == 1:
-        options = {"num_cpus": wanted.num_cpus, "num_gpus": wanted.num_gpus, "resources": custom}
+        options = {"num_cpus": wanted.num_cpus, "num_gpus": wanted.num_gpus, "resources": custom or None}
         return Actors((ray.remote(Worker).options(**options, **ACTOR).remote(*arguments),))
-    share = {"CPU": wanted.num_cpus / wanted.ranks, "GPU": wanted.num_gpus / wanted.ranks}
-    bundle = {name: amount for name, amount in share.items() if amount} | {
-        name: amount / wanted.ranks for name, amount in wanted.custom.items()
-    }
-    group = placement_group([bundle] * wanted.ranks, strategy="STRICT_PACK")
+    # A bundle for each node; custom resources are those of the whole group, of which no rank takes a part.
+    strategy = "STRICT_PACK" if wanted.nodes == 1 else "STRICT_SPREAD"
+    group = placement_group([dict(wanted.asks_of_node)] * wanted.nodes, strategy=strategy)
+    share = {"num_cpus": wanted.num_cpus / wanted.ranks, "num_gpus": wanted.num_gpus / wanted.ranks}
     actors = []
     for number in range(wanted.ranks):
-        place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number)
-        options = {
-            "num_cpus": share["CPU"], "num_gpus": share["GPU"], "scheduling_strategy": place,
-            "resources": {name: amount / wanted.ranks for name, amount in wanted.custom.items()} or None,
-        }  # fmt: skip
+        bundle = number * wanted.nodes // wanted.ranks
+        place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
+        options = {**share, "scheduling_strategy": place}
         rank = Rank(number, wanted.ranks)
         actors.append(ray.remote(Worker).options(**options, **ACTOR).remote(*arguments, rank))
-    address = actors[0].meeting_place.remote()
+    address = actors[0].meeting_place.remote(wanted.nodes)
     for actor in actors:
         actor.join.remote([address])
     return Actors(tuple(actors), group)

@@ -156,9 +156,13 @@ class Worker:
         self._context: EvaluationContext | None = None
         self._listener = Listener()
 
-    def meeting_place(self) -> str:
-        """Where the processes of the group meet; asked of rank 0."""
-        return free_address()
+    def meeting_place(self, nodes: int) -> str:
+        """Where the processes of the group meet, which lies on so many nodes; asked of rank 0."""
+        if nodes == 1:
+            return free_address()
+        from ray.util import get_node_ip_address
+
+        return free_address(get_node_ip_address())
 
     def join(self, address: Sequence[Any]) -> None:
         """Join the group of processes that are one worker.

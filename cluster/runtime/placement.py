@@ -69,6 +69,7 @@ class Placement:
         custom: custom resources of the cluster.
         most: at most so many workers; None for any number.
         ranks: of how many processes a worker is a group; each gets its share of the worker's cores and GPUs.
+        nodes: over how many nodes these processes lie.
     """
 
     workers: int
@@ -77,6 +78,7 @@ class Placement:
     custom: Resources = field(default_factory=dict)
     most: int | None = None
     ranks: int = 1
+    nodes: int = 1
 
     @property
     def asks(self) -> tuple[tuple[str, float], ...]:
@@ -84,9 +86,14 @@ class Placement:
         own = {"CPU": self.num_cpus, "GPU": self.num_gpus}
         return tuple((name, amount) for name, amount in (own | dict(self.custom)).items() if amount)
 
+    @property
+    def asks_of_node(self) -> tuple[tuple[str, float], ...]:
+        """What a worker needs on each of its nodes."""
+        return tuple((name, amount / self.nodes) for name, amount in self.asks)
+
     def fitting(self, node: Resources) -> int:
-        """How many such workers one node holds."""
-        return min(int(node.get(name, 0.0) / amount) for name, amount in self.asks)
+        """How many such workers have room on one node, for their part on it."""
+        return min(int(node.get(name, 0.0) / amount) for name, amount in self.asks_of_node)
 
 
 @dataclass(frozen=True)
@@ -117,7 +124,8 @@ def placement(job: ResourceRequest, workers: int | None, has: Supply) -> Placeme
         per_worker = 1.0 if gpus else 0.0
     # A worker with a GPU needs little of a CPU, and nodes with fewer cores than GPUs must still be filled.
     cores = 0 if per_worker else (job.threads or 1) * _processes(job)
-    wanted = Placement(1, cores, per_worker, job.worker_resources or {}, most_workers(job))
+    custom, limit = job.worker_resources or {}, most_workers(job)
+    wanted = Placement(1, cores, per_worker, custom, limit, nodes=_nodes(job))
     if not has.grows:
         _refuse_impossible(wanted, has)
     number = workers or job.workers
@@ -129,6 +137,12 @@ def _processes(job: ResourceRequest) -> int:
     """Of how many processes without a GPU a worker is a group."""
     resources = getattr(job, "resources", None)  # a training has none
     return int((resources and resources.cpus) or 1)
+
+
+def _nodes(job: ResourceRequest) -> int:
+    """Over how many nodes the processes of a worker lie."""
+    resources = getattr(job, "resources", None)
+    return int((resources and resources.nodes) or 1)
 
 
 MAX_WORKERS = "LANDSCAPE_MAX_WORKERS"  # a site sets it where drivers run, so that one job does not take the cluster
@@ -158,7 +172,7 @@ def _refuse_impossible(wanted: Placement, has: Supply) -> None:
     """Refuse a worker that needs more than any single node has."""
     options = {"GPU": "num_gpus", "CPU": "threads"}
     # One core is not asked for: the head may have no cores of its own, and others may join it.
-    asks = [(name, amount) for name, amount in wanted.asks if (name, amount) != ("CPU", 1)]
+    asks = [(name, amount) for name, amount in wanted.asks_of_node if (name, amount) != ("CPU", 1)]
     for name, amount in asks:
         if has.largest(name) >= amount:
             continue
@@ -171,6 +185,11 @@ def _refuse_impossible(wanted: Placement, has: Supply) -> None:
         request = " and ".join(f"{amount:g} {name}" for name, amount in asks)
         raise JobError(
             f"worker_resources: a worker asks for {request}, and no node has them all; ask for less or add nodes"
+        )
+    if wanted.nodes > len(has.nodes):
+        raise JobError(
+            f"resources: nodes must be at most those of the cluster, {len(has.nodes)}, not {wanted.nodes}; ask for "
+            "fewer or add nodes"
         )
 
 
@@ -193,7 +212,12 @@ def refuse_too_few_places(wanted: Placement, has: Supply) -> None:
 
 def places(wanted: Placement, has: Supply) -> int:
     """How many such workers the cluster has room for; 0 while it has no nodes."""
-    return sum(wanted.fitting(node) for node in has.nodes)
+    fitting = [wanted.fitting(node) for node in has.nodes]
+    room = sum(fitting) // wanted.nodes
+    # A worker has at most one part on a node.
+    while room and sum(min(parts, room) for parts in fitting) < room * wanted.nodes:
+        room -= 1
+    return room
 
 
 def explain_placement(wanted: Placement, has: Supply, available: Resources, who: str = "worker") -> str:

@@ -202,6 +202,8 @@ class Resources(Frozen):
     """GPUs: a share from 0 to 1, or a whole number."""
     cpus: Count | None = None
     """Processes without a GPU."""
+    nodes: Count | None = None
+    """Nodes over which the processes lie, equally many on each; default: all on one."""
 
 
 class Job(Frozen):
@@ -358,6 +360,10 @@ class Job(Frozen):
             raise ValueError(f"resources: gpus must be num_gpus, {self.num_gpus:g}, not {resources.gpus:g}; name one")
         if resources is not None and resources.cpus is not None and self.num_gpus:
             raise ValueError("resources: must be gpus or cpus, the processes of one kind, not both; name one")
+        if resources is not None and resources.nodes and self.processes % resources.nodes:
+            raise ValueError(
+                f"resources: nodes must divide the processes of a worker, {self.processes}, not {resources.nodes}"
+            )
         return self
 
     @property

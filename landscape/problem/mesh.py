@@ -38,11 +38,15 @@ class Rank:
     ranks: int
 
 
-def free_address() -> str:
-    """A place of this machine at which a group can meet, all of which lies on it: `HOST:PORT`."""
+def free_address(host: str = LOOPBACK) -> str:
+    """A place of this machine at which a group can meet: `HOST:PORT`.
+
+    Args:
+        host: the name by which the others find this machine; default: all of them are on it.
+    """
     with closing(socket.socket()) as listening:
-        listening.bind((LOOPBACK, 0))
-        return f"{LOOPBACK}:{listening.getsockname()[1]}"
+        listening.bind((host, 0))
+        return f"{host}:{listening.getsockname()[1]}"
 
 
 class RankGroup:

@@ -97,6 +97,15 @@ def on_gpus(mesh):
     return cut(mesh, "fsdp")
 
 
+def on_nodes(mesh):
+    if mesh.size() > 1:
+        import ray
+
+        with open(HERE / "nodes", "a") as file:
+            print(mesh.get_local_rank(), ray.get_runtime_context().get_node_id(), file=file)
+    return cut(mesh, "fsdp")
+
+
 def unnamed(mesh):
     return replace(cut(mesh, "fsdp"), observables=None)
 
@@ -211,6 +220,8 @@ REFUSED = [
     ("unnamed", {}, "observables: a model over several processes is first called by the workers; name what"),
     ("without_file", {}, "needs its weights in a file"),
     ("fsdp", {"num_gpus": 2}, "resources: must be gpus or cpus"),
+    ("fsdp", {"resources": {"cpus": 2, "nodes": 3}}, "nodes must divide the processes of a worker, 2, not 3"),
+    ("fsdp", {"resources": {"cpus": 2, "nodes": 2}}, "resources: nodes must be at most those of the cluster, 1, not 2"),
 ]
 
 
@@ -234,6 +245,36 @@ from landscape import read_job
 cluster.run(read_job({job!r}), address=nodes.address, workers=2)
 nodes.shutdown()
 """
+
+
+# Two nodes of one core each, as far as Ray can tell.
+TWO_NODES = """
+import ray
+from ray.cluster_utils import Cluster
+
+nodes = Cluster(initialize_head=True, head_node_args={{"num_cpus": 0}})
+for _ in range(2):
+    nodes.add_node(num_cpus=1)
+nodes.wait_for_nodes()
+import cluster
+from landscape import read_job
+
+cluster.run(read_job({job!r}), address=nodes.address, workers=1, allow_open=True)
+nodes.shutdown()
+"""
+
+
+@pytest.mark.faults
+def test_a_group_lies_on_as_many_nodes_as_asked(folder, ray_folder):
+    asked = job(folder, "on_nodes", resources="{cpus: 2, nodes: 2}")
+    environment = {**os.environ, "RAY_TMPDIR": str(ray_folder), "PYTHONPATH": str(folder)}
+    text = TWO_NODES.format(job=str(folder / "on_nodes.yaml"))
+    subprocess.run([sys.executable, "-c", text], check=True, env=environment, timeout=200, capture_output=True)
+    ranks, nodes = zip(*(line.split() for line in (folder / "nodes").read_text().splitlines()), strict=True)
+    assert sorted(ranks) == ["0", "1"]
+    assert len(set(nodes)) == 2
+    one = run(job(folder, "whole"))["a"]
+    assert open_run(asked.run_path)["a"].loss.tobytes() == one.loss.tobytes()
 
 
 @pytest.mark.faults
