@@ -127,6 +127,18 @@ def test_a_worker_that_no_node_holds_is_refused_or_waited_for_where_nodes_may_be
     assert text.endswith("waiting for a larger node, of which its autoscaler is told")
 
 
+@pytest.mark.parametrize(
+    ("nodes", "room"), [([4, 4, 4], 3), ([8, 2, 2], 2), ([8, 2], 1), ([8, 8, 2, 2], 5), ([3, 3, 3], 1), ([2, 1, 1], 0)]
+)
+def test_a_worker_over_two_nodes_has_one_part_on_each(nodes, room):
+    job = Job(**PLAIN, resources={"cpus": 4, "nodes": 2})
+    assert (
+        places(placement(job, None, Supply((), grows=True)), Supply(tuple({"CPU": count} for count in nodes))) == room
+    )
+    with pytest.raises(JobError, match="resources: nodes must be at most those of the cluster, 1, not 2"):
+        placement(job, None, Supply(({"CPU": 8},)))
+
+
 def test_a_gpu_that_is_asked_for_is_not_replaced_by_a_core():
     with pytest.raises(JobError, match="asks for 1 GPUs, the cluster has 0"):
         placement(Job(**PLAIN, device="cuda"), None, Supply(({"CPU": 8},)))
