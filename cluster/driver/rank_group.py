@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray.util import get_node_ip_address
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -70,7 +71,7 @@ def start_actors(wanted: Placement, arguments: tuple[Any, ...]) -> Actors:
         options = {**share, "scheduling_strategy": place}
         rank = Rank(number, wanted.ranks)
         actors.append(ray.remote(Worker).options(**options, **ACTOR).remote(*arguments, rank))
-    address = actors[0].meeting_place.remote(wanted.nodes)
+    address = actors[0].meeting_place.remote(None if wanted.nodes == 1 else get_node_ip_address)
     for actor in actors:
         actor.join.remote([address])
     return Actors(tuple(actors), group)

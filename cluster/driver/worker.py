@@ -156,13 +156,13 @@ class Worker:
         self._context: EvaluationContext | None = None
         self._listener = Listener()
 
-    def meeting_place(self, nodes: int) -> str:
-        """Where the processes of the group meet, which lies on so many nodes; asked of rank 0."""
-        if nodes == 1:
-            return free_address()
-        from ray.util import get_node_ip_address
+    def meeting_place(self, host_of: Callable[[], str] | None) -> str:
+        """Where the processes of the group meet; asked of rank 0.
 
-        return free_address(get_node_ip_address())
+        Args:
+            host_of: the name by which other nodes find this one; None if all processes are on this node.
+        """
+        return free_address() if host_of is None else free_address(host_of())
 
     def join(self, address: Sequence[Any]) -> None:
         """Join the group of processes that are one worker.

@@ -25,6 +25,7 @@ from cluster.runtime.placement import (
     Supply,
     explain_placement,
     placement,
+    places,
     refuse_too_few_places,
     workers_that_fit,
 )
