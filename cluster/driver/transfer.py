@@ -9,19 +9,21 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from filelock import FileLock
-from torch import Tensor
+from torch import Tensor, nn
 
-from landscape.compute.landscape_context import OwnState
-from landscape.core.errors import JobError
+from landscape.compute.landscape_context import FileState, OwnState
+from landscape.core.errors import JobError, quoted
+from landscape.job.directions.computed import ComputedTensors
 from landscape.job.directions.random import DrawnTensors
-from landscape.model.parameters import State
+from landscape.model.parameters import State, match_state
+from landscape.model.weight_files import load_weights
 from landscape.problem.batches import Batch, Samples, TensorSamples, empty_like, fill_structure, tensors_of
 from landscape.problem.collated import Collated, PickledItems, WholeBatches, pickle_items
 from landscape.problem.disk_buffer import TensorFiles, map_rows
@@ -72,46 +74,98 @@ class OwnWeights:
     digest: str
 
 
-def pack_origin(origin: State) -> Mapping[str, SharedTensor] | OwnWeights:
-    """The weights at the origin; those of a large problem itself are not sent, as every worker reads them."""
-    return OwnWeights(origin.digest) if isinstance(origin, OwnState) else pack_state(origin)
+@dataclass(frozen=True)
+class FileWeights:
+    """The weights of a file that a worker reads itself, see `FileState`."""
+
+    path: str
+    is_matched: bool
+    digest: str
 
 
-def unpack_origin(
-    packed: Mapping[str, SharedTensor] | OwnWeights, own: Callable[[], State], group: RankGroup | None = None
-) -> State:
-    """The origin that `pack_origin` packed.
+PackedWeights = Mapping[str, SharedTensor] | OwnWeights | FileWeights
+
+
+@dataclass(frozen=True)
+class PackedFormula:
+    """A direction that is computed from weights, see `ComputedTensors`."""
+
+    sources: tuple[PackedWeights, ...]
+    of_sources: ComputedTensors
+
+
+PackedDirection = Mapping[str, SharedTensor] | DrawnTensors | PackedFormula
+
+
+def pack_origin(origin: State) -> PackedWeights:
+    """Whole weights; large ones that every worker has, or reads from a file, are not sent."""
+    if isinstance(origin, OwnState):
+        return OwnWeights(origin.digest)
+    if isinstance(origin, FileState):
+        return FileWeights(origin.path, origin.is_matched, origin.digest)
+    return pack_state(origin)
+
+
+def pack_direction(direction: State) -> PackedDirection:
+    """A direction as packed tensors; one that is drawn or computed when it is needed travels as what it is made of."""
+    if isinstance(direction, DrawnTensors):
+        return direction
+    if isinstance(direction, ComputedTensors):
+        sources = tuple(map(pack_origin, direction.sources))
+        return PackedFormula(sources, replace(direction, sources=()))
+    return pack_state(direction)
+
+
+class Unpacker:
+    """Gets weights and directions that were packed elsewhere, with what this process can read.
 
     Args:
+        model: which weights of files are matched to.
         own: the weights of the problem here.
         group: of which this process is a rank; rank 0 alone reads all weights, for their digest.
-
-    Raises:
-        JobError: the problem here has other weights than the driver's.
     """
-    if not isinstance(packed, OwnWeights):
+
+    def __init__(self, model: nn.Module, own: Callable[[], State], group: RankGroup | None = None) -> None:
+        self._model, self._own, self._group = model, own, group
+        self._read: dict[tuple[str, bool], State] = {}
+
+    def weights(self, packed: PackedWeights) -> State:
+        """What `pack_origin` packed.
+
+        Raises:
+            JobError: the problem or the file here has other weights than the driver's.
+        """
+        if isinstance(packed, OwnWeights):
+            return self._agreeing(self._own(), packed.digest, "problem: its weights on a worker")
+        if isinstance(packed, FileWeights):
+            key = packed.path, packed.is_matched
+            if key not in self._read:
+                self._read[key] = self._of_file(*key)
+            return self._agreeing(self._read[key], packed.digest, f"weights {quoted(packed.path)} on a worker")
         return unpack_state(packed)
-    state = own()
 
-    def is_same() -> bool:
-        return isinstance(state, OwnState) and state.digest == packed.digest
+    def direction(self, packed: PackedDirection) -> State:
+        """What `pack_direction` packed."""
+        if isinstance(packed, DrawnTensors):
+            return packed
+        if isinstance(packed, PackedFormula):
+            return replace(packed.of_sources, sources=tuple(map(self.weights, packed.sources)))
+        return unpack_state(packed)
 
-    if not (is_same() if group is None else group.agree(is_same)):
-        raise JobError(
-            "problem: its weights on a worker are not those on the driver; let every machine read the same file, and "
-            "seed what is drawn"
-        )
-    return state
+    def _of_file(self, path: str, is_matched: bool) -> State:
+        tensors = load_weights(path, again=True)
+        matched = match_state(self._model, tensors, f"file {quoted(path)}") if is_matched else tensors
+        return FileState(matched, path, is_matched=is_matched)
 
+    def _agreeing(self, state: State, digest: str, what: str) -> State:
+        def is_same() -> bool:
+            return isinstance(state, (OwnState, FileState)) and state.digest == digest
 
-def pack_direction(direction: State) -> Mapping[str, SharedTensor] | DrawnTensors:
-    """A direction as packed tensors; one that is drawn when it is needed travels as its seed and its scales."""
-    return direction if isinstance(direction, DrawnTensors) else pack_state(direction)
-
-
-def unpack_direction(packed: Mapping[str, SharedTensor] | DrawnTensors) -> State:
-    """The direction that `pack_direction` packed."""
-    return packed if isinstance(packed, DrawnTensors) else unpack_state(packed)
+        if not (is_same() if self._group is None else self._group.agree(is_same)):
+            raise JobError(
+                f"{what} are not those on the driver; let every machine read the same file, and seed what is drawn"
+            )
+        return state
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from cluster.driver.transfer import (
-    OwnWeights,
+    PackedDirection,
     PackedItems,
+    PackedWeights,
     SamplePieces,
     SharedPoints,
-    SharedTensor,
+    Unpacker,
     gather,
     samples_of,
     unpack,
-    unpack_direction,
-    unpack_origin,
     unpack_samples,
     unpack_state,
 )
@@ -46,7 +45,6 @@ from landscape.evaluation.reduction import Before
 from landscape.evaluation.tuning.choices import KeptChoices
 from landscape.evaluation.tuning.search import TuningRequest
 from landscape.evaluation.tuning.trials import Trials
-from landscape.job.directions.random import DrawnTensors
 from landscape.model.parameters import State
 from landscape.problem.batches import Samples, TensorSamples
 from landscape.problem.callback import load_problem
@@ -70,8 +68,8 @@ class LandscapeInputs:
     """
 
     name: str
-    origin: Mapping[str, SharedTensor] | OwnWeights
-    directions: Sequence[Mapping[str, SharedTensor] | DrawnTensors]
+    origin: PackedWeights
+    directions: Sequence[PackedDirection]
     grid: Grid
     plan: Plan
     check: tuple[float, ...] | None = None
@@ -257,9 +255,9 @@ class Worker:
             inputs: a list of one reference to the `LandscapeInputs` of its setting.
         """
         try:
-            landscape, evaluator = self._load(inputs)
+            _, evaluator = self._load(inputs)
             if self._context is None:
-                self._context = EvaluationContext(evaluator, self._origin_of(landscape))
+                self._context = EvaluationContext(evaluator, evaluator.weights_at_origin)
             context = self._context
             answer = evaluator.within_memory(lambda: item.answer(context))
         except Exception as error:
@@ -272,9 +270,6 @@ class Worker:
             self._own = own_state(self._problem)
         return self._own
 
-    def _origin_of(self, landscape: LandscapeInputs) -> State:
-        return unpack_origin(landscape.origin, self._own_state, self._group)
-
     def _load(self, inputs: Sequence[Any]) -> tuple[LandscapeInputs, Evaluator]:
         """The landscape and an evaluator set to it; both are kept until a task of another landscape comes."""
         key = repr(inputs[0])
@@ -283,8 +278,9 @@ class Worker:
             self._loaded, self._trials, self._context = "", None, None
             if self._evaluator is not None and self._evaluator.plan != self._inputs.plan:
                 self._evaluator = None  # before the new one, as the device may hold model and samples only once
-            origin = self._origin_of(self._inputs)
-            directions = [unpack_direction(direction) for direction in self._inputs.directions]
+            unpacker = Unpacker(self._model, self._own_state, self._group)
+            origin = unpacker.weights(self._inputs.origin)
+            directions = [unpacker.direction(direction) for direction in self._inputs.directions]
             if self._evaluator is None:
                 self._evaluator = Evaluator(
                     self._model, self._samples, self._observe, self._inputs.plan, self._device, origin, directions,

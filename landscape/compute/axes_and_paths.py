@@ -21,7 +21,7 @@ from landscape.core.grid import (
 from landscape.core.validation import MAX_SIZE
 from landscape.job.directions.base import DirectionSpec, DirectionTensors, Range, RunPath
 from landscape.job.directions.plane import PcaDirection, PlaneDirection
-from landscape.job.directions.random import DrawnTensors, hold_if_small
+from landscape.job.directions.random import DRAWN_BYTES, FLOAT32, DrawnTensors, hold_if_small
 from landscape.job.directions.tensors import (
     PrincipalComponents,
     cosines,
@@ -120,8 +120,9 @@ def cosines_of(directions: Sequence[DirectionTensors], context: LandscapeContext
     Buffers that move along, such as running variances, do not count for an angle in weight space.
     """
     names = {info.name for info in context.infos}
-    parts = [{name: part for name, part in axis.tensors.items() if name in names} for axis in directions]
-    return cosines(parts if all(parts) else [axis.tensors for axis in directions])
+    tensors = [axis.tensors for axis in directions]
+    every_axis_moves_some = all(any(name in names for name in axis) for axis in tensors)
+    return cosines(tensors, names if every_axis_moves_some else None)
 
 
 def fit_range(coordinates: np.ndarray) -> Range:
@@ -133,13 +134,21 @@ def fit_range(coordinates: np.ndarray) -> Range:
 
 def make_axes(context: LandscapeContext, stored: LandscapeStore | None) -> tuple[DirectionTensors, ...]:
     """The tensors and the record of every axis; of a landscape on disk, the stored ones."""
-    kept = stored.directions() if stored else None
+    # What is computed when it is needed is not read whole.
+    kept = stored.directions() if stored and not _are_computed(context) else None
     made: Sequence[State] = kept or [spec.make(context) for spec in context.axes]
     axes = []
     for k, (spec, tensors) in enumerate(zip(context.axes, hold_if_small(made), strict=True)):
         recorded = stored.arrays[stored.arrays.axis_names[k]].attributes if stored and spec.is_costly else None
         axes.append(DirectionTensors(tensors, _describe(spec, tensors, context, recorded)))
     return tuple(axes)
+
+
+def _are_computed(context: LandscapeContext) -> bool:
+    """Whether the axes are large, and computed from weights that lie in files."""
+    numbers = sum(tensor.numel() for tensor in context.origin.values()) * len(context.axes)
+    held = any(spec.is_costly or spec.snapshots is not None for spec in context.axes)
+    return FLOAT32 * numbers > DRAWN_BYTES and not held
 
 
 def _describe(

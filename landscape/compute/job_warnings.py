@@ -15,8 +15,8 @@ from landscape.compute.prepared import PreparedLandscape, batch_norm_layers
 from landscape.core.devices import cores
 from landscape.core.errors import JobError, quoted
 from landscape.core.plan import OPTIONS, RECALIBRATE, STATISTICS
+from landscape.job.directions.computed import PartTensors
 from landscape.job.directions.plane import TowardsDirection
-from landscape.job.directions.random import DrawnTensors
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape
 from landscape.model.layer_rules import inspect_command
@@ -267,11 +267,12 @@ def moving_weights(landscape: PreparedLandscape) -> dict[str, float]:
 
 
 def _first(direction: State, name: str, count: int) -> torch.Tensor:
-    """The first numbers of a tensor; of a random direction, whole rows are drawn, and not all of them."""
-    if not isinstance(direction, DrawnTensors):
+    """The first numbers of a tensor; of one that is made when it is asked for, whole rows, and not all of them."""
+    if not isinstance(direction, PartTensors):
         return direction[name].reshape(-1)[:count]
-    width = max(1, direction.scales[name].columns)
-    rows = direction.rectangle(name, range(-(-count // width)), range(width))
+    leading = direction.leading(name)
+    width = max(1, math.prod(direction.shapes[name][leading:]))
+    rows = direction.rectangle(name, range(-(-count // width)), range(width), leading=leading)
     return rows.reshape(-1)[:count]
 
 

@@ -24,6 +24,7 @@ from landscape.job.landscape import LONGEST_LABEL, Landscape
 from landscape.model.packed_file import part_of
 from landscape.model.packed_snapshots import logged_beyond, trajectory_at
 from landscape.model.parameters import (
+    LARGE,
     ParameterInfo,
     State,
     is_large,
@@ -113,7 +114,8 @@ class Weights:
         key = self.resolve(reference)
         if key not in self._digests:
             state = self.state(key)
-            self._digests[key] = state.digest if isinstance(state, OwnState) else state_digest(state)
+            known = state.digest if isinstance(state, (OwnState, FileState)) else state_digest(state)
+            self._digests[key] = known
         return self._digests[key]
 
     def went_on_to(self, reference: int | str | RunSnapshot) -> str:
@@ -138,18 +140,46 @@ class Weights:
         if key == "problem":
             return own_state(self._problem)
         if isinstance(key, int):
-            return match_state(self.model, self.trajectory.snapshot(key).load(), f"{self.trajectory.unit} {key}")
+            snapshot = self.trajectory.snapshot(key)
+            state = match_state(self.model, snapshot.load(), f"{self.trajectory.unit} {key}")
+            return FileState.if_large(state, snapshot.path)
         if isinstance(key, RunSnapshot):
             of_run = self.run(key.run)
-            what = f"run {quoted(key.run)}, {of_run.unit} {key.number}"
-            return match_state(self.model, of_run.snapshot(key.number).load(), what)
+            snapshot = of_run.snapshot(key.number)
+            state = match_state(self.model, snapshot.load(), f"run {quoted(key.run)}, {of_run.unit} {key.number}")
+            return FileState.if_large(state, snapshot.path)
+        place = locate(key, self.folder)
         try:
-            tensors = load_weights(locate(key, self.folder))
+            tensors = load_weights(place)
         except LandscapeError as error:
             hint = "; a snapshot of a run is RUN@last, RUN@first or RUN@12"
             hint = hint if "@" in key and isinstance(error, NotFoundError) else ""
             raise type(error)(f"origin or target {quoted(key)}: {error}{hint}") from None
-        return match_state(self.model, tensors, f"file {quoted(key)}")
+        return FileState.if_large(match_state(self.model, tensors, f"file {quoted(key)}"), place)
+
+
+class FileState(dict[str, torch.Tensor]):
+    """Large weights of a file of this machine, which other processes may read themselves: they are not sent.
+
+    Attributes:
+        path: of the file, or the folder of shards.
+        is_matched: whether they are a state of the model, else as they lie in the file.
+    """
+
+    def __init__(self, state: State, path: str | Path, *, is_matched: bool = True) -> None:
+        super().__init__(state)
+        self.path, self.is_matched = str(Path(path).absolute()), is_matched
+
+    @classmethod
+    def if_large(cls, state: dict[str, torch.Tensor], path: str, *, is_matched: bool = True) -> dict[str, torch.Tensor]:
+        """Weights that were read from a file; as they are if they are small, or the file is not on a disk."""
+        is_large = sum(tensor.nbytes for tensor in state.values()) > LARGE
+        return cls(state, path, is_matched=is_matched) if is_large and Path(path).exists() else state
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest by which a process sees that it has read the same weights."""
+        return state_digest(self)
 
 
 class OwnState(dict[str, torch.Tensor]):
@@ -387,7 +417,8 @@ class LandscapeContext:
 
     def tensors(self, path: str) -> dict[str, Tensor]:
         """The tensors of a file, read anew each time, so that a large file is not held in memory."""
-        return load_weights(locate(path, self.weights.folder))
+        place = locate(path, self.weights.folder)
+        return FileState.if_large(load_weights(place), place, is_matched=False)
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """What `make` returned when this key was first asked for."""

@@ -19,7 +19,8 @@ from torch import nn
 
 from landscape.core.plan import OriginIn, Plan
 from landscape.evaluation.weights import PIECE, PIECE_ON_GPU
-from landscape.job.directions.random import FLOAT32, DrawnTensors
+from landscape.job.directions.computed import PartTensors
+from landscape.job.directions.random import FLOAT32
 from landscape.model.parameters import LARGE, State, targets_of
 from landscape.problem.large_models import repeated_blocks
 
@@ -99,7 +100,7 @@ def bytes_of_landscape(
     whole = sum(tensor.numel() * items[name] for name, tensor in tensors.items())
     moved = [name for name in tensors if any(name in direction for direction in directions)]
     of_moved = sum(tensors[name].numel() * items[name] for name in moved)
-    held = [direction for direction in directions if not isinstance(direction, DrawnTensors)]
+    held = [direction for direction in directions if not isinstance(direction, PartTensors)]
     gpu = plan.device == "cuda"
     copied = origin_in == "device" or (origin_in is None and gpu)
     if of_moved <= LARGE and len(held) == len(directions) and ranks == 1 and not plan.rounds_weights:

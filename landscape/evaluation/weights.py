@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from landscape.core.plan import OriginIn
 from landscape.evaluation.feed import checksums
 from landscape.evaluation.model_rounding import NOTHING_ROUNDED, WeightRounding
-from landscape.job.directions.random import DrawnTensors
+from landscape.job.directions.computed import PartTensors
 from landscape.model.parameters import LARGE, State, targets_of
 from landscape.model.shards import (
     MatrixBlock,
@@ -163,7 +163,7 @@ class StagedWeights:
     """The moved tensors of one type where they are: for bfloat16, and for models of which few copies fit.
 
     Every tensor is set piece by piece, the sum in a buffer of a piece's size. θ₀ and directions that are held are read
-    from where they are; random directions are drawn again, and take no memory. Of a tensor that is cut over several
+    from where they are; others are drawn or computed again, and take no memory. Of a tensor that is cut over several
     processes, each sets its own part.
 
     Args:
@@ -184,7 +184,7 @@ class StagedWeights:
         self._finish, self._finished = finish, [name for name in names if name in finished]
         example = self._targets[names[0]]
         self._device = example.device
-        held = [state for state in (origin, *directions) if not isinstance(state, DrawnTensors)]
+        held = [state for state in (origin, *directions) if not isinstance(state, PartTensors)]
         there = [(self._targets[name], state[name]) for state in held for name in names if name in state]
         needed = sum(target.numel() * tensor.itemsize for target, tensor in there)
         self._origin_in = origin_in or _chosen_place(needed, example.device)
@@ -192,9 +192,9 @@ class StagedWeights:
         summed_in = torch.float64 if example.dtype is torch.float64 else torch.float32
         self._sum = torch.empty(self._piece, dtype=summed_in, device=example.device)
         self._boxes = {name: box_of(targets[name]) for name in names}
-        leading = {name: _leading(name, targets[name], directions) for name in names}
+        self._leading = {name: _leading(name, targets[name], directions) for name in names}
         self._blocks = {
-            name: tuple(blocks_of(targets[name].shape, leading[name], self._boxes[name], name)) for name in names
+            name: tuple(blocks_of(targets[name].shape, self._leading[name], self._boxes[name], name)) for name in names
         }
         self._parts: dict[str, list[Part | None]] = {
             name: [self._part_of(state, name) if name in state else None for state in (origin, *directions)]
@@ -202,8 +202,9 @@ class StagedWeights:
         }
 
     def _part_of(self, state: State, name: str) -> Part:
-        if isinstance(state, DrawnTensors):
-            return lambda block, rows, columns: state.rectangle(name, rows, columns, self._device)
+        if isinstance(state, PartTensors):
+            leading = self._leading[name]
+            return lambda block, rows, columns: state.rectangle(name, rows, columns, self._device, leading)
         held = state[name] if (box := self._boxes[name]) is None else box.cut(state[name])
         if self._origin_in == "device":
             held = held.to(self._device, copy=True)
@@ -277,10 +278,10 @@ def _chosen_place(needed: int, device: torch.device) -> OriginIn:
 
 
 def _leading(name: str, target: Tensor, directions: Sequence[State]) -> int:
-    """How many dimensions of a tensor are the rows of the matrix that its random directions are drawn as."""
+    """How many dimensions of a tensor are the rows of the matrix that its directions are made in."""
     for direction in directions:
-        if isinstance(direction, DrawnTensors) and name in direction:
-            return direction.scales[name].leading
+        if isinstance(direction, PartTensors) and name in direction and direction.scales is not None:
+            return direction.leading(name)
     return min(target.dim(), 1)
 
 
@@ -368,9 +369,9 @@ class MovingWeights:
         for dtype, names in by_type.items():
             of_type = self._whole, names, self._origin, directions
             rounds = self._rounding.round_in_place, self._rounded
-            drawn = any(isinstance(direction, DrawnTensors) for direction in directions)
+            in_parts = any(isinstance(direction, PartTensors) for direction in directions)
             is_large = sum(self._targets[name].nbytes for name in names) > LARGE
-            if is_large or drawn or self._is_sharded or dtype is torch.bfloat16:
+            if is_large or in_parts or self._is_sharded or dtype is torch.bfloat16:
                 held.append(StagedWeights(*of_type, *rounds, origin_in))
             else:
                 held.append(FlatWeights(*of_type, layouts, *rounds))

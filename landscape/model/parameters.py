@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -336,13 +336,26 @@ def layout(state: State, names: Iterable[str]) -> list[dict[str, Any]]:
 
 def flatten(state: State, places: Sequence[Mapping[str, Any]]) -> np.ndarray:
     """The tensors one after the other as a float32 vector; zeros for a tensor that `state` lacks."""
-    pieces = [
-        state[place["name"]].reshape(-1).float().numpy()
-        if place["name"] in state
-        else np.zeros(int(np.prod(place["shape"], dtype=np.int64)), np.float32)
-        for place in places
-    ]
-    return np.concatenate(pieces) if pieces else np.zeros(0, np.float32)
+    size = sum(math.prod(place["shape"]) for place in places)
+    return next(flat_pieces(state, places, size), np.zeros(0, np.float32))
+
+
+def flat_pieces(state: State, places: Sequence[Mapping[str, Any]], width: int) -> Iterator[np.ndarray]:
+    """The numbers of `flatten`, `width` at a time; one tensor and one piece are in memory."""
+    left = sum(math.prod(place["shape"]) for place in places)
+    piece, filled = np.zeros(min(width, left), np.float32), 0
+    for place in places:
+        size, start = math.prod(place["shape"]), 0
+        numbers = state[place["name"]].reshape(-1).float().numpy() if place["name"] in state else None
+        while start < size:
+            taken = min(size - start, len(piece) - filled)
+            if numbers is not None:
+                piece[filled : filled + taken] = numbers[start : start + taken]
+            start, filled = start + taken, filled + taken
+            if filled == len(piece):
+                yield piece
+                left -= filled
+                piece, filled = np.zeros(min(width, left), np.float32), 0
 
 
 def unflatten(vector: np.ndarray, places: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:

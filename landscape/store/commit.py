@@ -129,7 +129,7 @@ def repair_constants(
     sample_index: NDArray[np.int64] | None = None,
 ) -> None:  # fmt: skip
     """Write coordinates, directions, and the places of samples and path again, after one of them was damaged."""
-    from landscape.model.parameters import flatten  # needs torch
+    from landscape.model.parameters import flat_pieces  # needs torch
 
     places: dict[str, NDArray[Any]] = dict(zip(grid.names, grid.coordinates, strict=True))
     if arrays.moment_rows and sample_index is not None and arrays.level is None:
@@ -141,10 +141,8 @@ def repair_constants(
     for k, direction in enumerate(directions if arrays.level is None else ()):
         array = arrays["directions"]
         if rows_written(array)[k]:
-            flat, width = flatten(direction, parameter_layout(array)), array.chunks[1]
-            starts = range(0, len(flat), width)
-            pieces = [("directions", (k, n), flat[start : start + width][None]) for n, start in enumerate(starts)]
-            write_synced(arrays, pieces)
+            for n, piece in enumerate(flat_pieces(direction, parameter_layout(array), array.chunks[1])):
+                write_synced(arrays, [("directions", (k, n), piece[None])])
     write_synced(arrays, [(name, (0,), np.asarray(values)) for name, values in places.items()])
 
 

@@ -416,7 +416,7 @@ def make_directions(group: zarr.Group, new: NewArrays) -> None:
 
     Tensors that are drawn when they are asked for are not stored: their seed is in the attributes of the axis.
     """
-    from landscape.model.parameters import flatten  # needs torch
+    from landscape.model.parameters import flat_pieces  # needs torch
 
     directions, layout = new.directions, new.layout
     size = sum(int(np.prod(place["shape"], dtype=np.int64)) for place in layout)
@@ -429,7 +429,8 @@ def make_directions(group: zarr.Group, new: NewArrays) -> None:
     )  # fmt: skip
     for k, direction in enumerate(directions):
         if stored[k]:
-            array[k] = flatten(direction, layout)
+            for n, piece in enumerate(flat_pieces(direction, layout, array.chunks[1])):
+                array[k, n * array.chunks[1] : n * array.chunks[1] + len(piece)] = piece
 
 
 def _make_path(group: zarr.Group, grid: Grid, path: PathPlan, tile_points: int, moment_rows: int) -> None:

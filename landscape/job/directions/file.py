@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -13,6 +14,7 @@ from landscape.core.errors import JobError, quoted
 from landscape.core.text import number_text, plus_minus
 from landscape.core.validation import Seed, Steps
 from landscape.job.directions.base import DirectionSpec, Ignored, Normalise, Range, scaling_label
+from landscape.job.directions.computed import ComputedTensors, itself
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,7 +53,7 @@ class FileDirection(DirectionSpec):
         options = self.model_dump(mode="json", exclude={"path"})
         return options | {"tensors": state_digest(context.tensors(self.path))}
 
-    def make(self, context: Context) -> dict[str, Tensor]:
+    def make(self, context: Context) -> State:
         """The tensors of the file, scaled as asked."""
         tensors, source = context.tensors(self.path), f"direction file {quoted(self.path)}"
         return supplied_direction(tensors, context.origin, context.infos, source, self.normalise, self.ignore)
@@ -68,7 +70,7 @@ def supplied_direction(
     source: str,
     normalise: Normalise = "none",
     ignore: Sequence[Ignored] = (),
-) -> dict[str, Tensor]:
+) -> ComputedTensors:
     """A direction from a file: one finite tensor per parameter, tied ones once, nothing missing or extra.
 
     Args:
@@ -77,16 +79,18 @@ def supplied_direction(
         ignore: the roles of parameters that do not move, whatever the file holds for them.
 
     Returns:
-        A float32 tensor per parameter that is not ignored, in its shape.
+        A float32 tensor per parameter that is not ignored, in its shape, computed when it is asked for.
 
     Raises:
         JobError: the file does not fit the model, or its direction is zero or not finite.
     """
     _refuse_unfitting(tensors, origin, infos, source)
-    from landscape.job.directions.tensors import normalise_direction
+    from landscape.model.parameters import filter_scales
 
     moved = [info for info in infos if info.role not in ignore and origin[info.name].is_floating_point()]
-    direction = normalise_direction({info.name: tensors[info.name] for info in moved}, origin, moved, normalise)
+    direction = ComputedTensors.over([info.name for info in moved], itself, tensors)
+    if normalise != "none":
+        direction = replace(direction, scales=filter_scales(direction, origin, moved, normalise))
     if not any(bool(tensor.any()) for tensor in direction.values()):
         raise JobError(f"{source}: is zero for every parameter that moves; give a direction of some length")
     return direction

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -13,6 +14,7 @@ from landscape.core.errors import JobError, quoted
 from landscape.core.grid import Floats, coordinates_through_zero_and_one
 from landscape.core.validation import Count, Reference, SnapshotsOrPaths, counted
 from landscape.job.directions.base import DirectionSpec, Range, paths_in_words
+from landscape.job.directions.computed import ComputedTensors, rejection, scaled_step, step
 from landscape.surface.barriers import Curve
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ class TowardsDirection(DirectionSpec):
         """The digest of the weights at the far end, whatever their name."""
         return {"kind": "towards", "target": context.digest(self.target)}
 
-    def make(self, context: Context) -> dict[str, Tensor]:
+    def make(self, context: Context) -> State:
         """The step from the origin to the target."""
         return towards_direction(context.origin, context.state(self.target))
 
@@ -59,40 +61,36 @@ class TowardsDirection(DirectionSpec):
         return f"towards {Path(context.name(self.target)).name} (at 1)"
 
 
-def towards_direction(origin: State, target: State) -> dict[str, Tensor]:
+def towards_direction(origin: State, target: State) -> ComputedTensors:
     """d = θ_target − θ₀, buffers included, so that coordinate 1 is the target network as a whole.
 
     Integer buffers (counters) stay those of the origin. Frozen parameters move where the two differ: otherwise the far
     end would be a network that was never trained.
 
     Returns:
-        A float32 tensor per name whose values differ, in its shape.
+        A float32 tensor per name whose values differ, in its shape, computed when it is asked for.
 
     Raises:
         JobError: the two have the same weights, or their difference is not finite.
     """
-    moved = {name: step.float() for name, step in step_towards(origin, target).items()}
-    direction = {name: tensor for name, tensor in moved.items() if bool(tensor.any())}
+    direction = step_towards(origin, target).moving()
     if not direction:
         raise JobError("directions: the target has the same weights as the origin; name another target or origin")
     return direction
 
 
-def step_towards(origin: State, target: State) -> dict[str, Tensor]:
-    """θ_target − θ₀ in float64, over the floating-point tensors, buffers included.
+def step_towards(origin: State, target: State) -> ComputedTensors:
+    """θ_target − θ₀ over the floating-point tensors, buffers included.
 
     Raises:
         JobError: the difference is not finite in the type of the directions, float32.
     """
-    from landscape.model.parameters import difference
-
-    # A mask of infinities that both have does not move, though infinity minus infinity is NaN.
-    steps = difference(target, origin).items()
-    moved = {name: step.masked_fill(target[name] == origin[name], 0.0) for name, step in steps}
-    bad = [name for name, tensor in moved.items() if not bool(tensor.float().isfinite().all())]
-    if bad:
-        raise JobError(f"directions: the target must be finite; {bad[0]} holds NaN or infinity")
-    return moved
+    names = [name for name, tensor in origin.items() if tensor.is_floating_point()]
+    found = ComputedTensors.over(names, step, origin, target)
+    bad = next((name for name, tensor in found.items() if not bool(tensor.isfinite().all())), None)
+    if bad is not None:
+        raise JobError(f"directions: the target must be finite; {bad} holds NaN or infinity")
+    return found
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -106,11 +104,12 @@ class NetworksPlane:
     its network as a whole.
 
     Attributes:
-        axes: û and v̂, each of length 1 over the parameters: a float32 tensor per name that moves.
+        axes: û and v̂, each of length 1 over the parameters: a float32 tensor per name that moves, computed when it
+            is asked for.
         corners: the coordinates [3, 2] of w₁, w₂ and w₃.
     """
 
-    axes: tuple[dict[str, Tensor], dict[str, Tensor]]
+    axes: tuple[ComputedTensors, ComputedTensors]
     corners: Floats
 
 
@@ -157,9 +156,9 @@ class PlaneDirection(DirectionSpec):
         """The digests of the three networks, whatever their names; the curve is only drawn."""
         return {"kind": "plane", "axis": self.axis, "models": [context.digest(model) for model in self.models]}
 
-    def make(self, context: Context) -> dict[str, Tensor]:
+    def make(self, context: Context) -> State:
         """û or v̂."""
-        return dict(self._plane(context).axes[self.axis - 1])
+        return self._plane(context).axes[self.axis - 1]
 
     def label(self, context: Context) -> str:
         """The two ends of the axis, and its unit, a distance."""
@@ -207,19 +206,19 @@ def plane_through(networks: list[State], names: list[str]) -> NetworksPlane:
     >>> plane_through(corners, ["w"]).corners.tolist()
     [[0.0, 0.0], [5.0, 0.0], [4.0, 3.0]]
     """
-    from landscape.model.parameters import dot, norm
+    from landscape.model.parameters import norm
 
     first, second, third = networks
     _refuse_other_buffers(networks)
     u, w = step_towards(first, second), step_towards(first, third)
 
-    def product(left: State, right: State) -> float:
-        return dot({name: left[name] for name in names if name in left}, right)
+    def product(left: ComputedTensors, right: ComputedTensors) -> float:
+        return sum(float((left.exact(name) * right.exact(name)).sum()) for name in names if name in left)
 
     across = product(u, u) ** 0.5
     far = product(w, w) ** 0.5
     share = product(u, w) / across**2 if across else 0.0
-    v = {name: w[name] - share * u[name] for name in u}
+    v = ComputedTensors.over(u, partial(rejection, share, 1.0), *networks)
     height = product(v, v) ** 0.5
     # Of the parameters alone: a mask of -inf has no length, and a count of batches is far larger than all weights.
     lengths = [norm({name: network[name] for name in names if name in u}) for network in networks]
@@ -236,8 +235,10 @@ def plane_through(networks: list[State], names: list[str]) -> NetworksPlane:
             "plane: the three networks lie on a straight line, which spans no plane; name another third one, or draw "
             "the line: directions: [{kind: towards, target: …}]"
         )
-    axes = tuple(_scaled(step, length) for step, length in ((u, across), (v, height)))
-    return NetworksPlane((axes[0], axes[1]), np.array([[0.0, 0.0], [across, 0.0], [share * across, height]]))
+    towards_second = ComputedTensors.over(u, partial(scaled_step, across), first, second).moving()
+    towards_third = ComputedTensors.over(u, partial(rejection, share, height), *networks).moving()
+    corners = np.array([[0.0, 0.0], [across, 0.0], [share * across, height]])
+    return NetworksPlane((towards_second, towards_third), corners)
 
 
 def _refuse_other_buffers(networks: list[State]) -> None:
@@ -257,11 +258,6 @@ def _refuse_other_buffers(networks: list[State]) -> None:
                 f"plane: the networks must have the same {name}, which holds no real numbers and so cannot move; take "
                 "networks that differ in their weights alone"
             )
-
-
-def _scaled(step: State, length: float) -> dict[str, Tensor]:
-    """A step over its length in float32, without tensors that do not move."""
-    return {name: (tensor / length).float() for name, tensor in step.items() if bool(tensor.any())}
 
 
 # ----------------------------------------------------------------------------------------------------

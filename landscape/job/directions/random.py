@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from landscape.core.validation import Seed
 from landscape.job.directions.base import DEFAULT_IGNORE, DirectionSpec, Ignored, Normalise, scaling_label
+from landscape.job.directions.computed import PartTensors
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Generator = Literal["counter"]
 FLOAT32 = 4  # bytes
-DRAWN_BYTES = 1 << 30  # if all directions together are larger, random ones are drawn whenever they are needed
+DRAWN_BYTES = 1 << 30  # if all directions together are larger, they are drawn or computed whenever they are needed
 
 
 class RandomDirection(DirectionSpec):
@@ -60,12 +60,11 @@ class RandomDirection(DirectionSpec):
 
 
 @dataclass(frozen=True)
-class DrawnTensors(Mapping[str, "Tensor"]):
-    """The tensors of a random direction, float32 each: drawn from the seed whenever one is asked for, and never kept.
+class DrawnTensors(PartTensors):
+    """The tensors of a random direction, drawn from the seed.
 
     Attributes:
-        shapes: of the parameters that move, in the model's order.
-        scales: the factors of their filters.
+        scales: the factors of their filters, in whose matrix parts are drawn.
     """
 
     seed: int
@@ -76,20 +75,14 @@ class DrawnTensors(Mapping[str, "Tensor"]):
         shape, scales = self.shapes[name], self.scales[name]
         return self.rectangle(name, range(scales.rows), range(scales.columns)).view(shape)
 
-    def __contains__(self, name: object) -> bool:
-        return name in self.shapes  # the inherited method would draw the tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.shapes)
-
-    def __len__(self) -> int:
-        return len(self.shapes)
-
-    def rectangle(self, name: str, rows: range, columns: range, device: torch.device | str = "cpu") -> Tensor:
-        """A part of a tensor, seen as the matrix of its scales: float32 [rows, columns], the bits of the whole."""
+    def rectangle(
+        self, name: str, rows: range, columns: range, device: torch.device | str = "cpu", leading: int | None = None
+    ) -> Tensor:
+        """A part of a tensor, see `PartTensors`."""
         from landscape.core.normal_numbers import key_of, normal_rectangle
 
         scales = self.scales[name]
+        assert leading in (None, scales.leading), "drawn in the matrix of its scales"
         numbers = normal_rectangle(key_of(self.seed, name), scales.columns, rows, columns, device)
         return numbers.mul_(scales.rectangle(rows, columns, device))
 
@@ -103,11 +96,11 @@ class DrawnTensors(Mapping[str, "Tensor"]):
 
 
 def hold_if_small(directions: Sequence[State]) -> list[State]:
-    """The directions, their random ones as tensors if all of them together take at most DRAWN_BYTES."""
+    """The directions; if all of them together take at most DRAWN_BYTES, as tensors in memory."""
     numbers = 0
     for direction in directions:
-        if isinstance(direction, DrawnTensors):
-            numbers += sum(map(math.prod, direction.shapes.values()))
+        if isinstance(direction, PartTensors):
+            numbers += direction.count
         else:
             numbers += sum(tensor.numel() for tensor in direction.values())
     return list(directions) if FLOAT32 * numbers > DRAWN_BYTES else [dict(direction) for direction in directions]

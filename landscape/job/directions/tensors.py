@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 from landscape.core.errors import JobError
 from landscape.core.grid import Floats
 from landscape.job.directions.base import Normalise
-from landscape.model.parameters import ParameterInfo, State, dot, filter_scales, norm
+from landscape.model.parameters import ParameterInfo, State, filter_scales, norm
 
 # Components whose variance is below this fraction of the largest are rounding errors, not directions.
 RANK_TOLERANCE = 1e-10
@@ -187,14 +187,20 @@ def gram_of_centred(snapshots: Sequence[State], names: Sequence[str]) -> Floats:
 
 
 def _unit_sum(snapshots: Sequence[State], names: Sequence[str], weights: Floats) -> dict[str, Tensor]:
-    """Σᵢ wᵢ·(θᵢ − θ̄), normalised to unit length over all tensors and rounded to float32."""
+    """Σᵢ wᵢ·(θᵢ − θ̄), normalised to unit length over all tensors and rounded to float32.
+
+    Tensor by tensor, and twice, so that no float64 copy of all of them exists.
+    """
     scale = torch.from_numpy(weights - weights.mean())
-    sums = {
-        name: torch.tensordot(scale, torch.stack([snapshot[name].double() for snapshot in snapshots]), 1)
-        for name in names
-    }
-    length = norm(sums)
-    return {name: (tensor / length).float() for name, tensor in sums.items() if bool(tensor.any())}
+
+    def summed(name: str) -> Tensor:
+        rows = torch.stack([snapshot[name].double() for snapshot in snapshots])
+        total: Tensor = torch.tensordot(scale, rows, 1)
+        return total
+
+    length = math.sqrt(sum(float(summed(name).square().sum()) for name in names))
+    found = {name: (summed(name) / length).float() for name in names}
+    return {name: tensor for name, tensor in found.items() if bool(tensor.any())}
 
 
 def random_walk_variance(times: Sequence[float]) -> Floats:
@@ -236,35 +242,55 @@ def project(point: State, origin: State, directions: Sequence[State], names: Seq
     >>> project({"w": torch.tensor([4.0, 1.0, 3.0])}, {"w": torch.zeros(3)}, axes, ["w"])
     (array([2., 1.]), 3.0)
     """
-    offset = {name: point[name].double() - origin[name].double() for name in names}
-    plane = [{name: direction[name] for name in names if name in direction} for direction in directions]
-    matrix = gram_matrix(plane)
-    if np.linalg.eigvalsh(cosines(plane))[0] < PARALLEL:
+    matrix = gram_matrix(directions, names)
+    if np.linalg.eigvalsh(_cosines_in(matrix))[0] < PARALLEL:
         raise JobError("directions: two axes are parallel, so they span no plane; name other components or snapshots")
-    right = np.array([dot(direction, offset) for direction in plane])
+    right, squares = np.zeros(len(directions)), 0.0
+    for name in names:
+        offset = point[name].double() - origin[name].double()
+        for k, direction in enumerate(directions):
+            if name in direction:
+                right[k] += float((direction[name].double() * offset).sum())
     coordinates = np.linalg.solve(matrix, right)
-    for coordinate, direction in zip(coordinates, plane, strict=True):
-        for name, tensor in direction.items():
-            offset[name] = offset[name] - float(coordinate) * tensor.double()
-    return coordinates, norm(offset)
+    for name in names:
+        offset = point[name].double() - origin[name].double()
+        for coordinate, direction in zip(coordinates, directions, strict=True):
+            if name in direction:
+                offset = offset - float(coordinate) * direction[name].double()
+        squares += float(offset.square().sum())
+    return np.asarray(coordinates, np.float64), math.sqrt(squares)
 
 
-def gram_matrix(directions: Sequence[State]) -> Floats:
-    """Inner products ⟨dⱼ, dₖ⟩ [axes, axes] in float64; a tensor missing from a direction is zero."""
+def gram_matrix(directions: Sequence[State], names: Collection[str] | None = None) -> Floats:
+    """Inner products ⟨dⱼ, dₖ⟩ [axes, axes] in float64; a tensor missing from a direction is zero.
 
-    def shared_product(first: State, second: State) -> float:
-        shared = {name: tensor for name, tensor in first.items() if name in second}
-        return dot(shared, second)
+    Args:
+        names: of the tensors that count; default: all.
+    """
+    gram = np.zeros((len(directions), len(directions)))
+    for name in dict.fromkeys(name for direction in directions for name in direction):
+        if names is not None and name not in names:
+            continue
+        tensors = [direction[name].double() if name in direction else None for direction in directions]
+        for j, first in enumerate(tensors):
+            for k, second in enumerate(tensors):
+                if first is not None and second is not None:
+                    gram[j, k] += float((first * second).sum())
+    return gram
 
-    return np.array([[shared_product(first, second) for second in directions] for first in directions], np.float64)
 
-
-def cosines(directions: Sequence[State]) -> Floats:
+def cosines(directions: Sequence[State], names: Collection[str] | None = None) -> Floats:
     """The cosine between each two axes: ⟨dⱼ, dₖ⟩ / (‖dⱼ‖·‖dₖ‖), as [axes, axes]; 0 if one of them is zero.
 
     A filter-normalised direction is zero where all weights are.
+
+    Args:
+        names: of the tensors that count; default: all.
     """
-    matrix = gram_matrix(directions)
+    return _cosines_in(gram_matrix(directions, names))
+
+
+def _cosines_in(matrix: Floats) -> Floats:
     lengths = np.sqrt(np.diag(matrix))
     products = np.outer(lengths, lengths)
     quotients = np.divide(matrix, products, out=np.zeros_like(matrix), where=products > 0)

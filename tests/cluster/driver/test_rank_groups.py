@@ -14,6 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import cluster
+from cluster.driver import landscape_states
+from cluster.driver.transfer import FileWeights, PackedFormula
 from landscape import JobError, open_run, read_job, run
 from landscape.model.parameters import state_of
 from landscape.recipes.gpt import GPT
@@ -153,6 +155,28 @@ def test_a_group_has_the_values_of_one_process_on_ray(folder):
         assert found.loss == pytest.approx(one.loss, rel=1e-6)
     # In one process, with a mesh of one.
     assert run(job(folder, "fsdp", run="runs/alone", resources="{}"))["a"].loss.tobytes() == one.loss.tobytes()
+
+
+@pytest.mark.faults
+@pytest.mark.usefixtures("local_ray")
+def test_a_group_computes_directions_from_the_files_that_it_reads(folder, monkeypatch):
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        save_file(state_of(GPT(vocabulary=31, width=32, depth=2)), folder / "other.safetensors")
+    line = {
+        "landscapes": [{"name": "a", "size": 5, "directions": [{"kind": "towards", "target": "other.safetensors"}]}]
+    }
+    one = run(job(folder, "whole", **line))["a"]
+    sent = []
+    monkeypatch.setattr("landscape.job.directions.random.DRAWN_BYTES", 0)
+    monkeypatch.setattr("landscape.compute.landscape_context.LARGE", 0)
+    pack = landscape_states.pack_direction
+    monkeypatch.setattr(landscape_states, "pack_direction", lambda given: sent.append(pack(given)) or sent[-1])
+    for name in ("fsdp", "tensor"):
+        found = cluster.run(job(folder, name, **line), workers=1)["a"]
+        assert found.loss == pytest.approx(one.loss, rel=1e-6)
+    assert all(isinstance(packed, PackedFormula) for packed in sent)
+    assert any(isinstance(source, FileWeights) for packed in sent for source in packed.sources)
 
 
 @pytest.mark.faults

@@ -16,6 +16,7 @@ from typing import get_args
 import pytest
 import torch
 from ragged import COLLATES, Reader, Sequences, as_items, observe_sequences, packed, padded, sequences, sequences_of
+from safetensors.torch import save_file
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -24,24 +25,28 @@ from cluster.driver.pool import share_samples
 from cluster.driver.transfer import (
     SamplePieces,
     SharedPoints,
+    Unpacker,
     gather,
     item_pieces,
     pack_direction,
+    pack_origin,
     pack_samples,
     pieces_of,
     samples_of,
     unpack,
-    unpack_direction,
     unpack_samples,
 )
 from cluster.driver.worker import receive_samples
 from landscape import Problem, open_run, run
+from landscape.compute.landscape_context import FileState, OwnState
 from landscape.core.devices import HOST_BYTES
 from landscape.core.errors import JobError
 from landscape.job.directions.base import Normalise
+from landscape.job.directions.plane import towards_direction
 from landscape.job.directions.random import DrawnTensors, random_direction
 from landscape.job.job import Job
 from landscape.model.parameters import describe_parameters, state_of
+from landscape.model.weight_files import load_weights
 from landscape.problem.batches import TensorSamples, samples_digest
 from landscape.problem.collated import PickledItems, digest_values
 from landscape.problem.selection import select_samples
@@ -56,8 +61,9 @@ def model() -> nn.Module:
 @pytest.mark.parametrize("ignore", [(), ("bias", "norm")])
 def test_a_seed_gives_the_bits_of_the_tensors(normalise, ignore):
     drawn = random_direction(state_of(model()), describe_parameters(model()), 7, normalise, ignore)
-    sent = unpack_direction(pickle.loads(pickle.dumps(pack_direction(dict(drawn)))))
-    made = unpack_direction(pickle.loads(pickle.dumps(pack_direction(drawn))))
+    unpacker = Unpacker(model(), lambda: pytest.fail("asked for its own weights"))
+    sent = unpacker.direction(pickle.loads(pickle.dumps(pack_direction(dict(drawn)))))
+    made = unpacker.direction(pickle.loads(pickle.dumps(pack_direction(drawn))))
     assert isinstance(made, DrawnTensors)
     assert sent.keys() == made.keys()
     assert all(sent[name].numpy().tobytes() == made[name].numpy().tobytes() for name in sent)
@@ -67,6 +73,23 @@ def test_a_direction_that_is_drawn_when_needed_travels_as_its_scales():
     large = nn.Linear(500, 20, bias=False)
     drawn = random_direction(state_of(large), describe_parameters(large), 7)
     assert len(pickle.dumps(pack_direction(drawn))) < 2000 < len(pickle.dumps(pack_direction(dict(drawn))))
+
+
+def test_a_direction_between_files_travels_as_their_names(tmp_path):
+    large, other = nn.Linear(500, 20, bias=False), nn.Linear(500, 20, bias=False)
+    save_file(state_of(other), tmp_path / "other.safetensors")
+    origin = OwnState(state_of(large))
+    target = FileState(load_weights(tmp_path / "other.safetensors"), tmp_path / "other.safetensors")
+    direction = towards_direction(origin, target)
+    packed = pickle.dumps(pack_direction(direction))
+    assert len(packed) < 2000
+    unpacker = Unpacker(large, lambda: OwnState(state_of(large)))
+    made = unpacker.direction(pickle.loads(packed))
+    assert made["weight"].numpy().tobytes() == (other.weight - large.weight).detach().numpy().tobytes()
+    assert unpacker.weights(pack_origin(target))["weight"].equal(other.weight)
+    save_file(state_of(large), tmp_path / "other.safetensors")
+    with pytest.raises(JobError, match=r"weights '.*other.safetensors' on a worker are not those on the driver"):
+        Unpacker(large, lambda: origin).direction(pickle.loads(packed))
 
 
 def length_of(batch) -> int:
@@ -226,7 +249,8 @@ def test_pieces_are_all_samples_in_their_order(size, tmp_path, monkeypatch):
 PROCESSES = """
     import os, signal, sys, torch
     from cluster.driver.transfer import SamplePieces, gather, pieces_of
-    from landscape.problem.batches import TensorSamples
+    from landscape.model.weight_files import load_weights
+from landscape.problem.batches import TensorSamples
 
     def work(number, key):
         pieces, fetched = list(pieces_of(TensorSamples(samples()), 100)), []
