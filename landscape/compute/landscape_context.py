@@ -37,7 +37,7 @@ from landscape.model.parameters import (
 from landscape.model.run_files import read_network
 from landscape.model.shards import is_sharded
 from landscape.model.snapshots import Trajectory
-from landscape.model.weight_files import load_weights
+from landscape.model.weight_files import ReadFile, load_weights
 from landscape.problem.batches import Batch, Samples
 from landscape.problem.mesh import refuse_without_file
 from landscape.problem.terms import Problem
@@ -164,11 +164,13 @@ class FileState(dict[str, torch.Tensor]):
     Attributes:
         path: of the file, or the folder of shards.
         is_matched: whether they are a state of the model, else as they lie in the file.
+        read_from: the file, which may not be written to.
     """
 
     def __init__(self, state: State, path: str | Path, *, is_matched: bool = True) -> None:
         super().__init__(state)
         self.path, self.is_matched = str(Path(path).absolute()), is_matched
+        self.read_from = ReadFile(self.path)
 
     @classmethod
     def if_large(cls, state: dict[str, torch.Tensor], path: str, *, is_matched: bool = True) -> dict[str, torch.Tensor]:
@@ -183,7 +185,13 @@ class FileState(dict[str, torch.Tensor]):
 
 
 class OwnState(dict[str, torch.Tensor]):
-    """The weights of a large problem, which every process has that calls the problem's callback: they are not sent."""
+    """The weights of a large problem, which every process has that calls the problem's callback: they are not sent.
+
+    Attributes:
+        read_from: the file that they are read from, if they are; it may not be written to.
+    """
+
+    read_from: ReadFile | None = None
 
     @cached_property
     def digest(self) -> str:
@@ -202,7 +210,11 @@ def own_state(problem: Problem) -> dict[str, torch.Tensor]:
         state = {name: tensor.detach().cpu() for name, tensor in targets_of(model).items()}
     else:
         return state_of(model)
-    return OwnState(state) if is_large(model) else state
+    if not is_large(model):
+        return state
+    own = OwnState(state)
+    own.read_from = None if file is None else ReadFile(file)
+    return own
 
 
 def in_memory(problem: Problem) -> Problem:

@@ -76,6 +76,7 @@ class Evaluator:
     def load(self, origin: State, directions: Sequence[State]) -> None:
         """Go on with another origin and other axes."""
         self._origin, self.directions = origin, directions
+        self._files = _files_of(origin, directions)
         self._restart()
 
     def origin(self, blocks: range | None = None) -> Values:
@@ -380,6 +381,8 @@ class Evaluator:
             self._origin_pieces.clear()
 
     def _refuse_writes(self) -> None:
+        for file in self._files:
+            file.refuse_changes()
         self._unchanged.check()
         if self._running().hides_writes():
             raise UnseenWriteError
@@ -393,6 +396,13 @@ class Evaluator:
                     self._refuse_writes()  # at the end, a write that the next point undoes would go unseen
                 reduction.add(pieces)
             return replace(reduction.values(places), seconds=time.perf_counter() - start)
+
+
+def _files_of(origin: State, directions: Sequence[State]) -> list[Any]:
+    """The files from which weights are read whenever a point is set."""
+    states = [origin, *(source for axis in directions for source in getattr(axis, "sources", ()))]
+    files = (getattr(state, "read_from", None) for state in states)
+    return [file for file in files if file is not None]
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from landscape.core.errors import JobError, NotFoundError, one_line, quoted
+from landscape.core.errors import JobError, LandscapeError, NotFoundError, NotRetried, one_line, quoted
 from landscape.model.mindspore_files import SOFTWARE, is_checkpoint
 from landscape.model.packed_file import Archive, part_of
 from landscape.model.packed_model import read_tensors
@@ -61,6 +61,41 @@ def load_weights(path: str | Path, *, again: bool = False) -> dict[str, Tensor]:
     # Our own snapshots have no prefixes of wrappers: a layer may really be called `module`.
     is_own = _is_safetensors(file) and _metadata_of(file).get("format") == SNAPSHOT_FORMAT
     return state if is_own else strip_prefixes(state)
+
+
+class WeightsChanged(NotRetried):
+    """A file of weights was written to: every later value of this process would be wrong."""
+
+
+class ReadFile:
+    """A file of weights, or a folder of shards, which is read while a job runs: nothing may be written to it.
+
+    Its tensors are views of the file, so they would change too.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path).absolute()
+        self._seen = self._look()
+
+    def refuse_changes(self) -> None:
+        """Raises WeightsChanged if the file is not the one that it was at the beginning."""
+        if self._look() != self._seen:
+            raise WeightsChanged(
+                f"weights {quoted(str(self._path))} were written to while they are read; compute anew, and save other "
+                "weights under another name"
+            )
+
+    def _look(self) -> list[tuple[str, int, int, int]]:
+        try:
+            files = shards_of(self._path) if self._path.is_dir() else [self._path]
+            return [(file.name, *_marks_of(file)) for file in files]
+        except (OSError, LandscapeError):
+            return []
+
+
+def _marks_of(file: Path) -> tuple[int, int, int]:
+    stat = file.stat()
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def _read(file: Path, *, again: bool) -> dict[str, Tensor]:

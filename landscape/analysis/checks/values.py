@@ -84,7 +84,7 @@ def judge_sampling(relief: float, noise: float, samples: int, inspect: str = "",
         return Judgement("reservation", text, "take hundreds of samples", ratio, numbers=numbers)
     if ratio >= SURE:
         return Judgement("holds", text, value=ratio, numbers=numbers)
-    needed = math.ceil(samples * (SURE / ratio) ** 2)
+    needed = max(FEW, math.ceil(samples * (SURE / ratio) ** 2))  # fewer are a reservation themselves
     remedy = "nothing rises: widen the range"
     if most is not None and needed > most:
         remedy = f"num_samples: {most}, all that the problem has, makes it smaller; so does a wider range"

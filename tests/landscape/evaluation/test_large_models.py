@@ -173,6 +173,43 @@ def test_a_landscape_of_weights_in_a_file_has_the_bits_of_one_in_memory(tmp_path
         assert other.attributes["identity"]["origin"] == memory.attributes["identity"]["origin"]
 
 
+@pytest.mark.parametrize("change", ["in place", "replaced", "removed"])
+def test_a_file_that_is_written_to_while_it_is_read_ends_the_job(tmp_path, monkeypatch, change):
+    monkeypatch.setattr("landscape.model.parameters.LARGE", 0)
+    file = tmp_path / "weights.safetensors"
+    save_file({name: tensor.clone() for name, tensor in state_of(reader()).items()}, file)
+    calls = []
+
+    def problem() -> Problem:
+        made = Problem.causal_lm(without_weights_of_reader(), tokens(), weights=file)
+
+        def observe(model, batch):
+            calls.append(1)
+            if len(calls) == 20:
+                if change == "in place":
+                    with file.open("r+b") as opened:
+                        opened.seek(file.stat().st_size - 1)
+                        opened.write(b"\x01")
+                else:
+                    other = tmp_path / "other"
+                    other.write_bytes(file.read_bytes())
+                    other.replace(file)
+                if change == "removed":
+                    file.unlink()
+            return made.observe(model, batch)
+
+        return replace(made, observe=observe)
+
+    spec = {"name": "a", "size": [7, 5], "range": [-1, 1]}
+    with pytest.raises(JobError, match=r"weights.safetensors' were written to while they are read; compute anew"):
+        run(make_job(tmp_path / "run", problem, [spec], num_samples=11, precision="bfloat16", engine="eager"))
+
+
+def without_weights_of_reader() -> Reader:
+    with without_weights():
+        return Reader()
+
+
 def test_a_folder_of_shards_is_an_origin_and_a_target(tmp_path, shards):
     spec = {"name": "line", "directions": [{"kind": "towards", "target": str(shards)}], "size": 3, "range": [0, 1]}
     other = reader()

@@ -194,6 +194,7 @@ def test_a_picture_without_relief_shows_nothing(noise):
 def test_more_samples_are_named_as_long_as_there_can_be_so_many():
     assert "num_samples: 1600 makes" in judge_sampling(1.0, 0.2, 100).remedy
     assert judge_sampling(1e-9, 1.0, 100).remedy == "nothing rises: widen the range"
+    assert "num_samples: 30 makes" in judge_sampling(1.0, 0.06, 8).remedy  # fewer are not enough to know the noise
 
 
 def test_no_more_samples_are_asked_for_than_the_problem_has():
