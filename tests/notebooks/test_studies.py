@@ -8,13 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from IPython.core.formatters import DisplayFormatter
+from safetensors.torch import load_file
 
 from landscape import Axis, JobError, LandscapeError, NotFoundError, Surface
 from landscape.surface.record import ProjectedPath
-from studies import batch_size, data, findings, path_of_training, settings
+from landscape.surface.surface import SampleLosses
+from studies import batch_size, data, findings, fine_tuning, language_models, path_of_training, settings, widths
 from studies.quantities import OverSeeds, in_how_many, low_share
 from studies.shown import Table
+from studies.six_models import LowRank
 
 
 def plane(height, side: int = 5) -> Surface:
@@ -152,3 +156,79 @@ def test_a_line_is_followed_outwards_from_both_ends():
     line = Surface("line", (Axis("alpha", at),), {"loss": loss}, status=np.ones(9, np.uint8))
     assert batch_size.outwards(line) == (0.5, 0.25)
     assert batch_size.line_barrier(line) == pytest.approx(0)
+
+
+def line_of(losses, alpha, samples):
+    """A line whose losses of samples [points, samples] are kept."""
+    losses = np.asarray(losses, np.float32)
+    over = {"origin_loss_samples": lambda: losses[len(losses) // 2], "sample_weights": lambda: np.ones(samples)}
+    kept = SampleLosses("line", losses.shape, losses.shape, lambda index: losses, over)
+    return Surface(
+        "line", (Axis("alpha", np.asarray(alpha)),), {"loss": losses.mean(1)}, status=np.ones(len(alpha), np.uint8),
+        loss_samples=kept, sample_index=np.arange(samples),
+    )  # fmt: skip
+
+
+def test_the_width_is_where_a_bowl_has_risen_by_so_much():
+    curvature = np.array([1.0, 1.0, 1.0, 5.0])  # of four samples
+    near, far = np.linspace(-0.2, 0.2, 9), np.linspace(-1, 1, 9)
+    lines = [[line_of(2 + np.outer(c * at**2, curvature), at, 4) for at in (near, far)] for c in (1.0, 4.0)]
+    rises = widths.Rises.of(lines)
+    assert rises.mean_loss == 2
+    width = rises.width(0.5)
+    of_lines = [0.5, 0.25]  # √(0.5 / c·2)
+    assert width.value == pytest.approx(np.mean(of_lines), rel=1e-6)
+    assert width.half == pytest.approx(12.7062 * 0.125, rel=1e-4)  # Student's t of one degree of freedom
+    left = [np.mean(np.sqrt(0.5 / (np.array([1, 4]) * mean))) for mean in (7 / 3, 7 / 3, 7 / 3, 1)]
+    assert width.stderr == pytest.approx(np.sqrt(3 / 4 * np.square(left - np.mean(left)).sum()), rel=1e-5)
+    steep = widths.Rises.of(lines, ["flat"] * 3 + ["steep"], "steep")
+    assert steep.width(0.5).value == pytest.approx(np.mean(of_lines) / np.sqrt(2.5), rel=1e-6)
+    assert repr(rises.width(100.0)) == "> 1 on some of 2 lines"
+
+
+@pytest.fixture
+def small_base(monkeypatch, tmp_path):
+    """The GPT that takes the place of SmolLM2, without training."""
+    monkeypatch.setenv("LANDSCAPE_STUDY", "small")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(fine_tuning, "_gpt", lambda trained: language_models.build())
+    return fine_tuning.pretrained(language_models.Trained(4, 0, tmp_path, 5.0))
+
+
+def test_without_its_packages_the_gpt_takes_the_place_of_smollm2(small_base):
+    assert str(small_base).startswith("model: GPT, 4 steps, in place of SmolLM2-135M")
+    assert "scikit-learn's descriptions of data sets, 303 sequences" in str(small_base)
+    assert len(small_base.texts) == len(small_base.tokens) == 8
+
+
+def test_merged_adapters_compute_what_the_adapters_do(small_base):
+    model = fine_tuning.with_adapters(small_base, 0)
+    for layer in model.modules():
+        if isinstance(layer, LowRank):
+            torch.nn.init.normal_(layer.up)
+    whole = small_base.model()
+    missing, unexpected = whole.load_state_dict(fine_tuning.merged(model), strict=False)
+    assert (missing, unexpected) == (["head.weight"], [])  # it is that of the embedding
+    tokens = small_base.tokens
+    torch.testing.assert_close(whole(tokens), model(tokens), atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(small_base.model()(tokens), model(tokens), atol=1e-2)
+
+
+def test_fine_tuning_is_kept_and_its_displacements_are_measured(small_base):
+    tuned = fine_tuning.tune(small_base, (0,))[0]
+    times = {name: tuned.file(name).stat().st_mtime_ns for name in (fine_tuning.BASE, fine_tuning.LORA)}
+    assert fine_tuning.tune(small_base, (0,))[0].file(fine_tuning.LORA).stat().st_mtime_ns == times[fine_tuning.LORA]
+    base, whole, lora = (
+        torch.cat([tensor.flatten() for _, tensor in sorted(load_file(tuned.file(name)).items())]).double()
+        for name in (fine_tuning.BASE, fine_tuning.WHOLE, fine_tuning.LORA)
+    )
+    found = fine_tuning.displacement(tuned)
+    assert found.whole == pytest.approx(float((whole - base).norm()), rel=1e-5)
+    assert found.lora == pytest.approx(float((lora - base).norm()), rel=1e-5)
+    cosine = torch.nn.functional.cosine_similarity(whole - base, lora - base, dim=0)
+    assert found.cosine == pytest.approx(float(cosine), rel=1e-4)
+    assert found.adapted_cosine * np.sqrt(found.adapted_share) == pytest.approx(found.cosine)
+    network = tuned.adapter_problem().model
+    moved = [name for name, parameter in network.named_parameters() if parameter.requires_grad]
+    assert all(name.endswith((".up", ".down")) for name in moved)
+    assert len(moved) == 8  # A and B of two layers in two blocks

