@@ -84,7 +84,7 @@ class Pretrained:
         """The descriptions to train on, those held out, and the end of Python's help."""
         found = files("sklearn.datasets.descr").iterdir()
         texts = [file.read_text() for file in sorted(found, key=lambda file: file.name) if file.name.endswith(".rst")]
-        rows, most = self.rows("\n".join(texts)), choose(16, 4)
+        rows, most = self.rows("\n".join(texts)), choose(8, 4)
         is_held_out = torch.arange(len(rows)) % HELD_OUT == HELD_OUT - 1
         end = "\n".join(pydoc_data.topics.topics.values())[-40_000:]  # of its last tenth
         return rows[~is_held_out], rows[is_held_out][:most], self.rows(end)[:most]
@@ -138,7 +138,7 @@ def _smollm2() -> Pretrained:
     return Pretrained(
         "SmolLM2-135M", partial(AutoModelForCausalLM.from_pretrained, folder, gguf_file=FILE),
         lambda text: tokenizer(text)["input_ids"], 64, ("q_proj", "k_proj", "v_proj", "o_proj"),
-        20, 4, (1e-4, 1e-3), (0.4, 3.0),
+        20, 4, (1e-4, 4e-3), (0.12, 3.0),
     )  # fmt: skip
 
 

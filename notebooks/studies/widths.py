@@ -117,9 +117,9 @@ def reach(distance: Floats, rises: Floats, rise: float) -> float:
 
     Before the first point the rise grows by the square of the distance. NaN if it is not reached.
 
-    >>> reach(np.array([0.1, 0.2, 0.4]), np.array([0.1, 0.4, 1.6]), 0.9).round(9)
+    >>> round(reach(np.array([0.1, 0.2, 0.4]), np.array([0.1, 0.4, 1.6]), 0.9), 9)
     0.3
-    >>> reach(np.array([0.1, 0.2]), np.array([0.1, 0.4]), 0.025).round(9)
+    >>> round(reach(np.array([0.1, 0.2]), np.array([0.1, 0.4]), 0.025), 9)
     0.05
     """
     higher = np.flatnonzero(rises >= rise)
