@@ -6,7 +6,7 @@ import math
 import pydoc_data.topics
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib.resources import files
 from importlib.util import find_spec
@@ -291,8 +291,8 @@ Lines = Sequence[Mapping[str, Mapping[str, Surface]]]  # of each seed, by the na
 
 
 def over_texts(surface: Surface, base: Pretrained) -> dict[str, Surface]:
-    """A landscape over each of both texts, with the marks of its networks."""
-    return {text: replace(each, networks=surface.networks) for text, each in by_class(surface, base.texts).items()}
+    """A landscape over each of both texts."""
+    return by_class(surface, base.texts)
 
 
 def _end(line: Surface) -> tuple[float, float]:
