@@ -12,7 +12,7 @@
 # LoRA (Hu et al. 2021): where do both lie, and what lies between?
 
 # %%
-from landscape import Job, run
+from landscape import Job, line, run
 from studies import fine_tuning, pictures
 from studies import language_models as study
 from studies.findings import Findings
@@ -167,44 +167,67 @@ for of_one in tuned:
 fine_tuning.loss_table(lines)
 
 # %%
-fine_tuning.barrier_table(lines)
+fine_tuning.barrier_table(lines, base)
 
 # %% [markdown]
 # ## How wide, in which space
 #
-# Directions move the parameters that require gradients. For the base, the fine-tuned weights and the merged LoRA these are all matrices. With the adapters beside
-# frozen weights they are A and B alone: a step of 1 changes each row of A and of B by its own length, and the product B·A not along a straight line.
+# Directions move the parameters that require gradients. For the base, the fine-tuned weights and the merged LoRA these are all matrices. A model with adapters
+# beside frozen weights has A and B alone: a step of 1 changes each row of A and of B by its own length, and moves the product B·A not along a straight line. So
+# widths of both spaces are not in one unit, and the last column says how far, in Euclidean distance, the weights of the network have moved where the
+# loss has risen by 0.1.
 
 # %%
 around = {}
-for name in (fine_tuning.BASE, fine_tuning.WHOLE, fine_tuning.LORA, fine_tuning.ADAPTERS):
-    in_adapters = name == fine_tuning.ADAPTERS
+size, lines_each = 5, range(1, choose(5, 3))
+for name in (fine_tuning.BASE, fine_tuning.WHOLE, fine_tuning.LORA):
     job = Job(
         run=str(tuned[0].run),
-        problem=tuned[0].adapter_problem if in_adapters else tuned[0].problem,
+        problem=tuned[0].problem,
         num_samples=len(base.tokens),
         keep_samples=True,
         landscapes=[
             {
                 "name": f"{tuned[0].file(name).stem}-{seed}",
-                "origin": "problem" if in_adapters else str(tuned[0].file(name)),
+                "origin": str(tuned[0].file(name)),
                 "directions": [{"kind": "random", "seed": seed}],
-                "size": 9,
-                "range": [-base.reach[in_adapters], base.reach[in_adapters]],
+                "size": size,
+                "range": [-base.reach[0], base.reach[0]],
             }
-            for seed in range(1, choose(5, 3))
+            for seed in lines_each
         ],
         **fine_tuning.EVALUATION,
     )
     computed = run(job, progress=False)
-    around[name] = fine_tuning.rises_by_text(base, [computed[landscape.name] for landscape in job.landscapes])
+    around[name] = fine_tuning.Around.of(
+        base, [computed[landscape.name] for landscape in job.landscapes], fine_tuning.move_of_matrices
+    )
+
+# %%
+of_adapters = [
+    line(
+        tuned[0].adapter_problem,
+        keep=tuned[0].run / "adapters",
+        name=f"adapters-{seed}",
+        directions=[{"kind": "random", "seed": seed}],
+        size=size,
+        range=[-base.reach[1], base.reach[1]],
+        num_samples=len(base.tokens),
+        keep_samples=True,
+        packed_copy=False,
+        progress=False,
+        **fine_tuning.EVALUATION,
+    )
+    for seed in lines_each
+]
+around[fine_tuning.ADAPTERS] = fine_tuning.Around.of(base, of_adapters, fine_tuning.move_of_adapters)
 fine_tuning.width_table(around)
 
 # %%
 pictures.curves(
-    {f"{name}: {text}": [each.curve()] for name, of_texts in around.items() for text, each in of_texts.items()},
+    {name: [rises.curve() for rises in (each.rises[fine_tuning.DESCRIPTIONS],)] for name, each in around.items()},
     xlabel="distance",
-    ylabel="mean rise, nats per token",
+    ylabel="mean rise on the descriptions, nats per token",
     log=True,
 )
 

@@ -21,8 +21,7 @@ from landscape.core.files import whole_file
 from landscape.model.weight_files import load_weights
 from landscape.problem.terms import Problem
 from landscape.store.resampling import by_class
-from landscape.surface.barriers import Barrier
-from landscape.surface.surface import Surface
+from landscape.surface.surface import Surface, paired_stderr
 from studies.findings import Finding
 from studies.language_models import HELP, RISES, STUDY, Trained, build, over_seeds
 from studies.quantities import OverSeeds, in_how_many
@@ -80,14 +79,23 @@ class Pretrained:
         return tokens[: len(tokens) // self.length * self.length].view(-1, self.length)
 
     @cached_property
+    def help_text(self) -> str:
+        """The end of Python's help, of the tenth that the recipe holds out."""
+        return "\n".join(pydoc_data.topics.topics.values())[-40_000:]
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Of Python's help, on average."""
+        return len(self.help_text.encode()) / len(self.encode(self.help_text))
+
+    @cached_property
     def sequences(self) -> tuple[Tensor, Tensor, Tensor]:
         """The descriptions to train on, those held out, and the end of Python's help."""
         found = files("sklearn.datasets.descr").iterdir()
         texts = [file.read_text() for file in sorted(found, key=lambda file: file.name) if file.name.endswith(".rst")]
         rows, most = self.rows("\n".join(texts)), choose(8, 4)
         is_held_out = torch.arange(len(rows)) % HELD_OUT == HELD_OUT - 1
-        end = "\n".join(pydoc_data.topics.topics.values())[-40_000:]  # of its last tenth
-        return rows[~is_held_out], rows[is_held_out][:most], self.rows(end)[:most]
+        return rows[~is_held_out], rows[is_held_out][:most], self.rows(self.help_text)[:most]
 
     @property
     def tokens(self) -> Tensor:
@@ -287,7 +295,7 @@ def displacement_table(base: Pretrained, found: Sequence[Displacement]) -> Table
 
 TOWARDS = {"base to fine-tuned": (BASE, WHOLE), "base to LoRA": (BASE, LORA), "fine-tuned to LoRA": (WHOLE, LORA)}
 
-Lines = Sequence[Mapping[str, Mapping[str, Surface]]]  # of each seed, by the names of TOWARDS, then by text
+Lines = Sequence[Mapping[str, Surface]]  # of each seed, by the names of TOWARDS
 
 
 def over_texts(surface: Surface, base: Pretrained) -> dict[str, Surface]:
@@ -295,100 +303,133 @@ def over_texts(surface: Surface, base: Pretrained) -> dict[str, Surface]:
     return by_class(surface, base.texts)
 
 
-def _end(line: Surface) -> tuple[float, float]:
+def _change(line: Surface) -> tuple[float, float]:
     """How far the end of a line lies above its start, and the paired standard error."""
-    at = int(np.argmin(np.abs(line.alpha - 1)))
-    return float(line.loss[at]) - line.origin_loss, float(line.rise_stderr[at])
+    return float(line.loss[-1] - line.loss[0]), float(line.rise_stderr[-1])
 
 
-def loss_table(lines: Lines) -> Table:
+def loss_table(lines: Lines, base: Pretrained) -> Table:
     """The loss of the base on each text, and how far fine-tuning and LoRA change it."""
     rows = []
     for text in (DESCRIPTIONS, HELP):
-        base = lines[0]["base to LoRA"][text]
-        rows.append((text, BASE, f"{base.origin_loss:.3f} ± {base.origin_loss_stderr:.3f}", "", ""))
+        start = over_texts(lines[0]["base to LoRA"], base)[text]
+        rows.append((text, BASE, f"{start.loss[0]:.3f} ± {start.stderr()[0]:.3f}", "", ""))
         for name, label in (("base to fine-tuned", WHOLE), ("base to LoRA", LORA)):
-            changes, errors = zip(*(_end(of_one[name][text]) for of_one in lines), strict=True)
-            losses = OverSeeds(tuple(base.origin_loss + change for change in changes))
+            changes, errors = zip(*(_change(over_texts(each[name], base)[text]) for each in lines), strict=True)
+            losses = OverSeeds(tuple(float(start.loss[0]) + change for change in changes))
             rows.append((text, label, str(losses), str(OverSeeds(changes)), f"± {max(errors):.2g}"))
     return Table.of(("text", "weights", "loss, nats per token", "change", "its error over samples"), *rows)
 
 
-def barrier(line: Surface) -> Barrier:
-    """How far a line rises above the straight line between the losses of its ends."""
-    found = line.find_barrier()
+def middle(line: Surface, base: Pretrained, text: str) -> tuple[float, float]:
+    """How far the middle of a line lies above the mean of its ends on a text, and the paired standard error."""
+    assert line.loss_samples is not None
+    assert line.sample_index is not None
+    chosen = np.asarray(base.texts)[line.sample_index] == text
+    losses, weights = np.asarray(line.loss_samples, np.float64)[:, chosen], line.loss_samples.weights[chosen]
+    above = losses[len(losses) // 2] - (losses[0] + losses[-1]) / 2
+    return float(np.average(above, weights=weights)), float(paired_stderr(above, weights))
+
+
+def height(line: Surface, base: Pretrained, text: str) -> float:
+    """The barrier of a line on a text: how far it rises above the straight line between the losses of its ends."""
+    found = over_texts(line, base)[text].find_barrier()
     assert found is not None
-    return found
+    return found.height
 
 
-def barrier_table(lines: Lines) -> Table:
-    """The barrier of each line on each text, over the seeds, and its standard error at most."""
+def barrier_table(lines: Lines, base: Pretrained) -> Table:
+    """The barrier of each line on each text over the seeds, and how far its middle lies above the mean of its ends."""
     rows = []
     for name in TOWARDS:
         for text in (DESCRIPTIONS, HELP):
-            found = [barrier(of_one[name][text]) for of_one in lines]
-            heights = OverSeeds(tuple(each.height for each in found))
-            rows.append((name, text, heights, f"± {max(each.stderr for each in found):.2g}"))
-    return Table.of(("line", "text", "barrier, nats per token", "its error over samples, at most"), *rows)
+            barriers = OverSeeds(tuple(height(each[name], base, text) for each in lines))
+            above, errors = zip(*(middle(each[name], base, text) for each in lines), strict=True)
+            rows.append((name, text, barriers, OverSeeds(above), f"± {max(errors):.2g}"))
+    return Table.of(("line", "text", "barrier, nats", "middle above the ends", "its error over samples"), *rows)
 
 
-def width_table(around: Mapping[str, Mapping[str, Rises]]) -> Table:
+@dataclass(frozen=True)
+class Around:
+    """Random lines around one set of weights, over both texts.
+
+    Attributes:
+        rises: by text.
+        moved: how far the weights of the network, B·A merged, are moved in Euclidean distance where the loss of the
+            descriptions has risen by 0.1: a mean over the lines.
+    """
+
+    rises: Mapping[str, Rises]
+    moved: float
+
+    @classmethod
+    def of(cls, base: Pretrained, lines: Sequence[Surface], move: Callable[[Surface, float], float]) -> Around:
+        """Those lines; `move` is how far a distance along one of them moves the weights."""
+        rises = {text: Rises.of([[line] for line in lines], base.texts, text) for text in (DESCRIPTIONS, HELP)}
+        width = rises[DESCRIPTIONS].width(RISES[0]).value
+        moves = [math.nan if math.isnan(width) else move(line, width) for line in lines]
+        return cls(rises, math.fsum(moves) / len(moves))
+
+
+def move_of_matrices(line: Surface, distance: float) -> float:
+    """How far the weights move as all matrices move by `distance` along a line."""
+    norm = line.axes[0].record.norm
+    assert norm is not None
+    return distance * norm
+
+
+def move_of_adapters(line: Surface, distance: float) -> float:
+    """How far the products B·A move as A and B move by `distance` along a line."""
+    first, second = (line.weights(at) for at in (0.0, distance))
+    layers = [name.removesuffix(".up") for name in first if name.endswith(".up")]
+    products = [{layer: state[f"{layer}.up"] @ state[f"{layer}.down"] for layer in layers} for state in (first, second)]
+    return math.sqrt(math.fsum(float((products[1][name] - products[0][name]).square().sum()) for name in layers))
+
+
+def width_table(around: Mapping[str, Around]) -> Table:
     """A line for each set of weights, space and text: how wide the basin is."""
-    heads = ("weights", "what moves", "text", "loss", *(f"width to {rise}" for rise in RISES))
+    heads = ("weights", "what moves", "text", "loss", *(f"width to {rise}" for rise in RISES), "weights move by")
     rows = [
         (
-            name, "A and B" if name == ADAPTERS else "all matrices", text, f"{each.mean_loss:.3f}",
-            *(each.width(rise) for rise in RISES),
+            name, "A and B" if name == ADAPTERS else "all matrices", text, f"{rises.mean_loss:.3f}",
+            *(rises.width(rise) for rise in RISES), f"{each.moved:.3g}" if text == DESCRIPTIONS else "",
         )
-        for name, of_texts in around.items()
-        for text, each in of_texts.items()
+        for name, each in around.items()
+        for text, rises in each.rises.items()
     ]  # fmt: skip
     return Table.of(heads, *rows)
 
 
-def rises_by_text(base: Pretrained, lines: Sequence[Surface]) -> dict[str, Rises]:
-    """The rises along random lines over each of both texts."""
-    return {text: Rises.of([[line] for line in lines], base.texts, text) for text in (DESCRIPTIONS, HELP)}
-
-
-def move_of_adapters(tuned: Tuned, line: Surface, distance: float) -> float:
-    """How far the merged weights move, in Euclidean distance, as the adapters move by `distance` along a line."""
-    model = with_adapters(tuned.base, tuned.seed)
-    ends = []
-    for at in (0.0, distance):
-        model.load_state_dict(line.weights(at))
-        ends.append(merged(model))
-    return math.sqrt(math.fsum(float((ends[1][name] - ends[0][name]).double().square().sum()) for name in ends[0]))
-
-
 def findings(
-    base: Pretrained, around: Mapping[str, Mapping[str, Rises]], small: Sequence[Rises], lines: Lines,
-    moved: Sequence[Displacement],
+    base: Pretrained, around: Mapping[str, Around], small: Sequence[Rises], lines: Lines, moved: Sequence[Displacement]
 ) -> list[Finding]:  # fmt: skip
     """What is to be said of claims on the pretrained model, fine-tuning and LoRA."""
     rise, count = RISES[0], len(lines)
-    of_base, of_gpt = around[BASE][HELP].width(rise), [each.width(rise) for each in small]
-    in_adapters, in_all = (around[name][DESCRIPTIONS].width(rise) for name in (ADAPTERS, LORA))
-    most = {text: [max(barrier(each[name][text]).height for name in TOWARDS) for each in lines] for text in base.texts}
-    errors = [max(barrier(each[name][DESCRIPTIONS]).stderr for name in TOWARDS) for each in lines]
-    changes = {
-        (name, text): OverSeeds(tuple(_end(each[name][text])[0] for each in lines))
-        for name in ("base to fine-tuned", "base to LoRA")
+    of_base, of_gpt = around[BASE].rises[HELP].width(rise), [each.width(rise) for each in small]
+    of_bytes = around[BASE].rises[HELP].width(rise * base.bytes_per_token)
+    in_adapters, in_all = (around[name].rises[DESCRIPTIONS].width(rise) for name in (ADAPTERS, LORA))
+    barriers = OverSeeds(tuple(max(height(each[name], base, DESCRIPTIONS) for name in TOWARDS) for each in lines))
+    above = [OverSeeds(tuple(middle(each[name], base, DESCRIPTIONS)[0] for each in lines)) for name in TOWARDS]
+    learned, forgot = (
+        [
+            OverSeeds(tuple(_change(over_texts(each[name], base)[text])[0] for each in lines))
+            for name in ("base to fine-tuned", "base to LoRA")
+        ]
         for text in (DESCRIPTIONS, HELP)
-    }
+    )
     cosines = OverSeeds(tuple(each.cosine for each in moved))
-    learned = [changes[name, DESCRIPTIONS] for name in ("base to fine-tuned", "base to LoRA")]
-    forgot = [changes[name, HELP] for name in ("base to fine-tuned", "base to LoRA")]
     return [
         Finding(
             f"{base.label}: the pretrained model lies in a wider basin than the small GPT at the end of its training",
-            f"width to {rise}: {of_base}; of the GPT {over_seeds(of_gpt)}, where a token is a byte",
-            len(small), HELP, "yes" if all(of_base.value > each.value for each in of_gpt) else "no",
+            f"width to {rise} nats per token: {of_base}, per byte: {of_bytes}; of the GPT, whose tokens are bytes, "
+            f"{over_seeds(of_gpt)}",
+            len(small), HELP, in_how_many(over_seeds(of_gpt), OverSeeds((of_bytes.value,) * len(small))),
         ),
         Finding(
             f"{base.label}: a barrier lies between base, fine-tuned and LoRA",
-            f"at most {OverSeeds(tuple(most[DESCRIPTIONS]))} nats, ± {max(errors):.2g} over samples",
-            count, DESCRIPTIONS, in_how_many(OverSeeds((0.1,) * count), OverSeeds(tuple(most[DESCRIPTIONS]))),
+            f"at most {barriers} nats; the middles of the lines lie {above[0]}, {above[1]} and {above[2]} above the "
+            "mean of their ends",
+            count, DESCRIPTIONS, in_how_many(OverSeeds((0.1,) * count), barriers),
         ),
         Finding(
             f"{base.label}: LoRA moves in the direction of full fine-tuning",
@@ -409,7 +450,8 @@ def findings(
         ),
         Finding(
             f"{base.label}: the basin of LoRA's weights is wider where its adapters alone move",
-            f"width to {rise}: {in_adapters} as A and B move, {in_all} as all matrices do",
+            f"width to {rise}: {in_adapters} as A and B move, {in_all} as all matrices do; by then the "
+            f"weights have moved by {around[ADAPTERS].moved:.3g} and by {around[LORA].moved:.3g}",
             1, DESCRIPTIONS, "yes" if in_adapters.value > in_all.value or math.isnan(in_adapters.value) else "no",
         ),
     ]  # fmt: skip
