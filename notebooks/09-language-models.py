@@ -133,7 +133,7 @@ job = Job(
     problem=tuned[0].problem,
     num_samples=len(base.tokens),
     keep_samples=True,
-    landscapes=[{"name": "plane", "plane": three, "size": choose(7, 5)}],
+    landscapes=[{"name": "plane", "plane": three, "size": choose(6, 5)}],
     **fine_tuning.EVALUATION,
 )
 plane = run(job, progress=False)["plane"]
@@ -163,8 +163,8 @@ for of_one in tuned:
         **fine_tuning.EVALUATION,
     )
     computed = run(job, progress=False)
-    lines.append({name: fine_tuning.over_texts(computed[name.replace(" ", "-")], base) for name in fine_tuning.TOWARDS})
-fine_tuning.loss_table(lines)
+    lines.append({name: computed[name.replace(" ", "-")] for name in fine_tuning.TOWARDS})
+fine_tuning.loss_table(lines, base)
 
 # %%
 fine_tuning.barrier_table(lines, base)

@@ -123,7 +123,7 @@ def pretrained(trained: Trained) -> Pretrained:
     note = f"; {', '.join(missing)} not installed" if missing else ""
     return Pretrained(
         f"GPT, {trained.steps:,} steps", partial(_gpt, trained), lambda text: list(text.encode()), 128,
-        ("attention", "project"), choose(40, 2), 8, (1e-4, 3e-3), (0.3, 3.0), f", in place of SmolLM2-135M{note}",
+        ("attention", "project"), choose(40, 2), 8, (1e-4, 3e-3), (choose(0.3, 2.0), choose(3.0, 30.0)), f", in place of SmolLM2-135M{note}",
     )  # fmt: skip
 
 
