@@ -44,12 +44,12 @@ pictures.curves(
 # ## How wide
 #
 # The width of a basin is here the distance along a random filter-normalised line at which the mean loss has risen by 0.1 nats per token, or by 0.5: that
-# at which ½(L(r) + L(−r)) − L(0) reaches it, 1 being the length of each filter. Its mean is over eight lines, the same for all weights, and has a 95 % interval
+# at which ½(L(r) + L(−r)) − L(0) reaches it, 1 being the length of each filter. Its mean is over six lines, the same for all weights, and has a 95 % interval
 # over them; its standard error over the samples is that of the jackknife, since the job keeps the losses of all samples. Widths differ by more than a decade,
 # so that each direction has a near and a far line.
 
 # %%
-directions = range(1, choose(9, 3))
+directions = range(1, choose(7, 3))
 ranges = {"near": 0.12, "far": 1.5}
 rises = {}
 for network in [network for of_one in networks.values() for network in of_one]:
@@ -180,7 +180,7 @@ fine_tuning.barrier_table(lines, base)
 # %%
 around = {}
 size, lines_each = 5, range(1, choose(5, 3))
-for name in (fine_tuning.BASE, fine_tuning.WHOLE, fine_tuning.LORA):
+for name in (fine_tuning.BASE, fine_tuning.LORA):
     job = Job(
         run=str(tuned[0].run),
         problem=tuned[0].problem,

@@ -35,8 +35,8 @@ FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 RANK = 8
 DESCRIPTIONS = "scikit-learn's descriptions of data sets"
 HELD_OUT = 10  # of each so many sequences of the descriptions one is held out
-BASE, WHOLE, LORA = "base", "fine-tuned", "LoRA, merged"
-ADAPTERS = "LoRA, adapters"
+BASE, WHOLE, LORA = "base", "fine-tuned", "merged LoRA"
+ADAPTERS = "adapters"
 EVALUATION = {"engine": "eager", "batch_size": 16}  # so that no engine is searched for with a large model
 
 
@@ -123,7 +123,8 @@ def pretrained(trained: Trained) -> Pretrained:
     note = f"; {', '.join(missing)} not installed" if missing else ""
     return Pretrained(
         f"GPT, {trained.steps:,} steps", partial(_gpt, trained), lambda text: list(text.encode()), 128,
-        ("attention", "project"), choose(40, 2), 8, (1e-4, 3e-3), (choose(0.3, 2.0), choose(3.0, 30.0)), f", in place of SmolLM2-135M{note}",
+        ("attention", "project"), choose(40, 2), 8, (1e-4, 3e-3), choose((0.3, 3.0), (2.0, 30.0)),
+        f", in place of SmolLM2-135M{note}",
     )  # fmt: skip
 
 
