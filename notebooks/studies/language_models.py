@@ -155,7 +155,7 @@ def over_seeds(widths: Sequence[Width]) -> OverSeeds:
 
 def in_words(widths: Sequence[Width]) -> str:
     """Over the seeds: the mean with its standard deviation, or that not every line rises as far."""
-    if any(math.isnan(width.value) for width in widths):
+    if any(math.isinf(width.value) for width in widths):
         return f"> {widths[0].farthest:g}"
     return str(over_seeds(widths))
 
@@ -191,15 +191,20 @@ def curves(found: Basins, kind: str) -> dict[str, list[tuple[Floats, Floats]]]:
     return {f"{step:,} steps": [each.curve() for each in of_seeds] for step, of_seeds in found[kind].items()}
 
 
-def measured(found: Basins, rise: float) -> dict[str, tuple[Floats, Floats, Floats]]:
-    """For a picture: steps, the mean width over the seeds, and half of its 95 % interval over directions."""
+def measured(found: Basins, rise: float, *, over_loss: bool = False) -> dict[str, tuple[Floats, Floats, Floats]]:
+    """For a picture: steps or losses, the mean widths over the seeds, and half of their 95 % intervals over directions.
+
+    Widths beyond what was looked at are left out.
+    """
     pictured = {}
     for kind, by_steps in found.items():
         points = []
         for step, of_seeds in by_steps.items():
             widths = widths_of(of_seeds, rise)
-            points.append((step, *(float(np.mean([getattr(w, name) for w in widths])) for name in ("value", "half"))))
-        x, y, half = np.array(points, float).T
+            loss = float(np.mean([each.mean_loss for each in of_seeds]))
+            means = [float(np.mean([getattr(w, name) for w in widths])) for name in ("value", "half")]
+            points.append((loss if over_loss else step, *means))
+        x, y, half = np.array([point for point in points if math.isfinite(point[1])] or [(math.nan,) * 3], float).T
         pictured[kind] = (x, y, half)
     return pictured
 

@@ -68,14 +68,14 @@ class Rises:
         return Width(found.mean, found.high - found.mean, self._error(rise), float(self.distance[-1]), len(self.values))
 
     def _error(self, rise: float) -> float:
-        """The standard error of a width over the samples, by the jackknife; NaN of a single one."""
-        if len(self.weights) < 2:
-            return math.nan
+        """The standard error of a width over the samples, by the jackknife; NaN of one sample or no width."""
         without = [
             np.average(np.delete(self.values, one, -1), axis=-1, weights=np.delete(self.weights, one))
-            for one in range(len(self.weights))
+            for one in range(len(self.weights) if len(self.weights) > 1 else 0)
         ]
         left = np.array([np.mean([reach(self.distance, means, rise) for means in each]) for each in without])
+        if len(left) < 2 or not np.isfinite(left).all():
+            return math.nan
         return math.sqrt((len(left) - 1) / len(left) * float(np.square(left - left.mean()).sum()))
 
 
@@ -91,7 +91,7 @@ class Width:
     """The width of a basin.
 
     Attributes:
-        value: the mean over the lines; NaN where the loss of a line does not rise as far.
+        value: the mean over the lines; infinite where the loss of a line does not rise as far.
         half: half of the 95 % interval of that mean, by Student's t over the lines.
         stderr: its standard error over the samples, by the jackknife.
         farthest: the distance that was looked at.
@@ -107,7 +107,7 @@ class Width:
     lines: int
 
     def __repr__(self) -> str:
-        if math.isnan(self.value):
+        if math.isinf(self.value):
             return f"> {self.farthest:g} on some of {self.lines} lines"
         return f"{self.value:.3f} ± {self.half:.3f} over {self.lines} lines, ± {self.stderr:.4f} over samples"
 
@@ -115,7 +115,7 @@ class Width:
 def reach(distance: Floats, rises: Floats, rise: float) -> float:
     """The distance at which a rise is reached first, along straight lines between the logarithms of the points.
 
-    Before the first point the rise grows by the square of the distance. NaN if it is not reached.
+    Before the first point the rise grows by the square of the distance. Infinite if it is not reached.
 
     >>> round(reach(np.array([0.1, 0.2, 0.4]), np.array([0.1, 0.4, 1.6]), 0.9), 9)
     0.3
@@ -124,7 +124,7 @@ def reach(distance: Floats, rises: Floats, rise: float) -> float:
     """
     higher = np.flatnonzero(rises >= rise)
     if not len(higher):
-        return math.nan
+        return math.inf
     k = int(higher[0])
     if k == 0:
         return float(distance[0] * math.sqrt(rise / rises[0]))
