@@ -141,7 +141,7 @@ job = Job(
     problem=tuned[0].problem,
     num_samples=len(base.tokens),
     keep_samples=True,
-    landscapes=[{"name": "plane", "plane": three, "size": choose(6, 5)}],
+    landscapes=[{"name": "plane", "plane": three, "size": 5}],
     **fine_tuning.EVALUATION,
 )
 plane = run(job, progress=False)["plane"]
@@ -164,7 +164,7 @@ for of_one in tuned:
                 "origin": str(of_one.file(first)),
                 "directions": [{"kind": "towards", "target": str(of_one.file(second))}],
                 "range": [0, 1],
-                "size": 5,
+                "size": 3,
             }
             for name, (first, second) in fine_tuning.TOWARDS.items()
         ],

@@ -95,7 +95,7 @@ class Pretrained:
         """The descriptions to train on, those held out, and the end of Python's help."""
         found = files("sklearn.datasets.descr").iterdir()
         texts = [file.read_text() for file in sorted(found, key=lambda file: file.name) if file.name.endswith(".rst")]
-        rows, most = self.rows("\n".join(texts)), choose(8, 4)
+        rows, most = self.rows("\n".join(texts)), choose(6, 4)
         is_held_out = torch.arange(len(rows)) % HELD_OUT == HELD_OUT - 1
         return rows[~is_held_out], rows[is_held_out][:most], self.rows(self.help_text)[:most]
 
