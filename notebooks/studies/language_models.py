@@ -154,9 +154,10 @@ def over_seeds(widths: Sequence[Width]) -> OverSeeds:
 
 
 def in_words(widths: Sequence[Width]) -> str:
-    """Over the seeds: the mean with its standard deviation, or that not every line rises as far."""
+    """Over the seeds: the mean with its standard deviation; or each, where not every line rises as far."""
     if any(math.isinf(width.value) for width in widths):
-        return f"> {widths[0].farthest:g}"
+        each = [f"> {width.farthest:g}" if math.isinf(width.value) else f"{width.value:.3g}" for width in widths]
+        return each[0] if len(set(each)) == 1 else ", ".join(each)
     return str(over_seeds(widths))
 
 
@@ -216,6 +217,7 @@ def findings(found: Basins) -> list[Finding]:
     wide, narrow = (widths_of(ends[step], RISES[0]) for step in (first, last))
     middle = max(set(ends) & set(kept()))
     ended, passed = (widths_of(kind[middle], RISES[0]) for kind in (ends, way))
+    losses = [OverSeeds(tuple(each.mean_loss for each in kind[middle])) for kind in (ends, way)]
     model, seed_count = "GPT of 0.12 million weights", len(seeds())
     return [
         Finding(
@@ -225,8 +227,8 @@ def findings(found: Basins) -> list[Finding]:
         ),
         Finding(
             f"{model}: as the learning rate falls to zero, training settles in a wider basin",
-            f"width to {RISES[0]}: {in_words(ended)} after a training of {middle:,} steps, {in_words(passed)} at step "
-            f"{middle:,} of the longest",
+            f"width to {RISES[0]}: {in_words(ended)} after a training of {middle:,} steps, whose loss is {losses[0]}, "
+            f"{in_words(passed)} at step {middle:,} of the longest, whose loss is {losses[1]}",
             seed_count, HELP, in_how_many(over_seeds(passed), over_seeds(ended)),
         ),
     ]  # fmt: skip
