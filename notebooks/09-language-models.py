@@ -132,7 +132,8 @@ fine_tuning.displacement_table(base, moved)
 # %% [markdown]
 # ## The plane through base, fine-tuned and merged LoRA
 #
-# Of the first seed. Both axes are Euclidean distances in weight space, so that the angle between both displacements is seen as it is.
+# Of the first seed, over each of both texts, five by five points with smooth lines between. Both axes are Euclidean distances in weight space, so that the angle
+# between both displacements is seen as it is.
 
 # %%
 three = [str(tuned[0].file(name)) for name in (fine_tuning.BASE, fine_tuning.WHOLE, fine_tuning.LORA)]
@@ -145,7 +146,7 @@ job = Job(
     **fine_tuning.EVALUATION,
 )
 plane = run(job, progress=False)["plane"]
-pictures.planes(fine_tuning.over_texts(plane, base), shared=False, across=1, wide=1.6)
+pictures.planes(fine_tuning.over_texts(plane, base), shared=False, across=2, wide=1.4, smooth=True)
 
 # %% [markdown]
 # ## The lines between them
@@ -187,7 +188,7 @@ fine_tuning.barrier_table(lines, base)
 
 # %%
 around = {}
-size, lines_each = 5, range(1, choose(5, 3))
+size, lines_each = 5, range(1, choose(4, 3))
 for name in (fine_tuning.BASE, fine_tuning.LORA):
     job = Job(
         run=str(tuned[0].run),

@@ -152,7 +152,7 @@ def _smollm2() -> Pretrained:
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=FILE)
     return Pretrained(
         "SmolLM2-135M", make, lambda text: tokenizer(text)["input_ids"], 64, ("q_proj", "k_proj", "v_proj", "o_proj"),
-        20, 4, (1e-4, 4e-3), (0.12, 3.0),
+        20, 4, (1e-4, 4e-3), (0.12, 4.0),
     )  # fmt: skip
 
 
