@@ -242,6 +242,22 @@ pictures.curves(
 
 # %% [markdown]
 # ## What was found
+#
+# Along training the basin of the small GPT becomes narrower, in every seed and by more than a decade: after 100 steps the loss rises by 0.1 nats per byte at
+# about the length of each filter or beyond what was looked at, after 300 at half of it, after 1,000 at 0.08 and after 3,000 at 0.04, while the held-out loss falls from
+# 3.2 to 1.35. The longer training finds no flatter minimum; it finds one with more to lose. What an end is wider by than the place that the longest training passes
+# at the same step, it has learned less: over the loss the ends of all trainings lie near the curve of the longest. So nothing here says that a falling
+# learning rate makes basins wide.
+#
+# SmolLM2 lies in a basin as wide as that of the small GPT in nats per token, and twice as wide in nats per byte, as its tokens are of four bytes. Twenty steps of fine-tuning
+# move its weights by 0.4 % of their length, LoRA by 0.9 %, nearly at a right angle: the cosine of 0.07 is far from chance, and small. Yet all three lie in one valley. No
+# line between them has a barrier, and its middle lies lower than the mean of its ends by more than two errors, on both texts. LoRA moves farther and learns less. Neither
+# forgets: the loss of the other text falls too, by fine-tuning more than by LoRA, since the base lies on a slope of both texts, whose sequences begin anywhere. Where A
+# and B alone move, the width is a number in another unit; the Euclidean length of the move tells that the weights move less far before the loss has risen by 0.1
+# where that column is smaller.
+#
+# What falls short: six sequences of each text are few, and the errors of losses are 0.3 nats and more, though those of changes and of widths are paired and small. Lines of
+# SmolLM2 are three, of one fine-tuning. The learning rates of fine-tuning and LoRA were chosen by one trial of two each, and another pair would move the places in the plane.
 
 # %%
 Findings.of(

@@ -122,13 +122,16 @@ def curves(
     return _picture(figure, f"{ylabel} over {xlabel}: {'; '.join(values)}")
 
 
-def measured(values: Mapping[str, tuple[Floats, Floats, Floats]], *, xlabel: str, ylabel: str) -> Picture:
-    """Points with the halves of their intervals, on logarithmic axes."""
+def measured(
+    values: Mapping[str, tuple[Floats, Floats, Floats]], *, xlabel: str, ylabel: str, decades: bool = True
+) -> Picture:
+    """Points with the halves of their intervals, on a logarithmic axis; `decades`: on two of them."""
     figure, (place,) = _figure(6.4, 3.4, 1, 1)
     for number, (label, (x, y, half)) in enumerate(values.items()):
         place.errorbar(x, y, half, label=label, color=COLOURS[number % len(COLOURS)], marker="o", markersize=4,
                        linestyle=STYLES[number % len(STYLES)], lw=1.3, capsize=3)  # fmt: skip
-    place.set_xscale("log")
+    if decades:
+        place.set_xscale("log")
     _finish(place, xlabel, ylabel, log=True)
     return _picture(figure, f"{ylabel} over {xlabel}: {'; '.join(values)}")
 
