@@ -69,7 +69,7 @@ def start_actors(wanted: Placement, arguments: tuple[Any, ...]) -> Actors:
         bundle = number * wanted.nodes // wanted.ranks
         place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
         options = {**share, "scheduling_strategy": place}
-        rank = Rank(number, wanted.ranks)
+        rank = Rank(number, wanted.ranks, wanted.nodes)
         actors.append(ray.remote(Worker).options(**options, **ACTOR).remote(*arguments, rank))
     address = actors[0].meeting_place.remote(None if wanted.nodes == 1 else get_node_ip_address)
     for actor in actors:

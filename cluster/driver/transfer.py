@@ -19,7 +19,7 @@ from filelock import FileLock
 from torch import Tensor, nn
 
 from landscape.compute.landscape_context import FileState, OwnState
-from landscape.core.errors import JobError, quoted
+from landscape.core.errors import JobError, NotFoundError, quoted
 from landscape.job.directions.computed import ComputedTensors
 from landscape.job.directions.random import DrawnTensors
 from landscape.model.parameters import State, match_state
@@ -97,11 +97,15 @@ class PackedFormula:
 PackedDirection = Mapping[str, SharedTensor] | DrawnTensors | PackedFormula
 
 
-def pack_origin(origin: State) -> PackedWeights:
-    """Whole weights; large ones that every worker has, or reads from a file, are not sent."""
+def pack_origin(origin: State, *, by_name: bool = False) -> PackedWeights:
+    """Whole weights; large ones that every worker has are not sent.
+
+    Args:
+        by_name: whether large weights of a file travel as its name, so that every machine needs the file.
+    """
     if isinstance(origin, OwnState):
         return OwnWeights(origin.digest)
-    if isinstance(origin, FileState):
+    if by_name and isinstance(origin, FileState):
         return FileWeights(origin.path, origin.is_matched, origin.digest)
     return pack_state(origin)
 
@@ -111,7 +115,7 @@ def pack_direction(direction: State) -> PackedDirection:
     if isinstance(direction, DrawnTensors):
         return direction
     if isinstance(direction, ComputedTensors):
-        sources = tuple(map(pack_origin, direction.sources))
+        sources = tuple(pack_origin(source, by_name=True) for source in direction.sources)
         return PackedFormula(sources, replace(direction, sources=()))
     return pack_state(direction)
 
@@ -122,7 +126,7 @@ class Unpacker:
     Args:
         model: which weights of files are matched to.
         own: the weights of the problem here.
-        group: of which this process is a rank; rank 0 alone reads all weights, for their digest.
+        group: of which this process is a rank; one rank of a node reads all weights, for their digest.
     """
 
     def __init__(self, model: nn.Module, own: Callable[[], State], group: RankGroup | None = None) -> None:
@@ -153,7 +157,13 @@ class Unpacker:
         return unpack_state(packed)
 
     def _of_file(self, path: str, is_matched: bool) -> State:
-        tensors = load_weights(path, again=True)
+        try:
+            tensors = load_weights(path, again=True)
+        except NotFoundError:
+            raise JobError(
+                f"weights {quoted(path)} are not on the machine of a worker; put large weights where every machine "
+                "reads them, at the same place"
+            ) from None
         matched = match_state(self._model, tensors, f"file {quoted(path)}") if is_matched else tensors
         return FileState(matched, path, is_matched=is_matched)
 

@@ -259,7 +259,7 @@ class Worker:
             if self._context is None:
                 self._context = EvaluationContext(evaluator, evaluator.weights_at_origin)
             context = self._context
-            answer = evaluator.within_memory(lambda: item.answer(context))
+            answer = evaluator.within_memory(lambda: item.answer_from_unchanged(context))
         except Exception as error:
             return _failed(error)
         return Receipt(details={"answer": answer})

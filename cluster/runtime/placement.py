@@ -173,12 +173,13 @@ def _refuse_impossible(wanted: Placement, has: Supply) -> None:
     options = {"GPU": "num_gpus", "CPU": "threads"}
     # One core is not asked for: the head may have no cores of its own, and others may join it.
     asks = [(name, amount) for name, amount in wanted.asks_of_node if (name, amount) != ("CPU", 1)]
+    each = f" on each of its {wanted.nodes} nodes" if wanted.nodes > 1 else ""
     for name, amount in asks:
         if has.largest(name) >= amount:
             continue
         option = options.get(name, "worker_resources")
         raise JobError(
-            f"{option}: a worker asks for {amount:g} {name}s, the cluster has {has.total(name):g}, on one node "
+            f"{option}: a worker asks for {amount:g} {name}s{each}, the cluster has {has.total(name):g}, on one node "
             f"{has.largest(name):g} at most; ask for less or add nodes"
         )
     if asks and not any(all(node.get(name, 0.0) >= amount for name, amount in asks) for node in has.nodes):
@@ -186,9 +187,10 @@ def _refuse_impossible(wanted: Placement, has: Supply) -> None:
         raise JobError(
             f"worker_resources: a worker asks for {request}, and no node has them all; ask for less or add nodes"
         )
-    if wanted.nodes > len(has.nodes):
+    fitting = sum(all(node.get(name, 0.0) >= amount for name, amount in asks) for node in has.nodes)
+    if wanted.nodes > max(1, fitting):
         raise JobError(
-            f"resources: nodes must be at most those of the cluster, {len(has.nodes)}, not {wanted.nodes}; ask for "
+            f"resources: nodes must be at most those of the cluster with room, {fitting}, not {wanted.nodes}; ask for "
             "fewer or add nodes"
         )
 

@@ -147,8 +147,7 @@ def make_axes(context: LandscapeContext, stored: LandscapeStore | None) -> tuple
 def _are_computed(context: LandscapeContext) -> bool:
     """Whether the axes are large, and computed from weights that lie in files."""
     numbers = sum(tensor.numel() for tensor in context.origin.values()) * len(context.axes)
-    held = any(spec.is_costly or spec.snapshots is not None for spec in context.axes)
-    return FLOAT32 * numbers > DRAWN_BYTES and not held
+    return FLOAT32 * numbers > DRAWN_BYTES and all(spec.in_parts for spec in context.axes)
 
 
 def _describe(

@@ -110,6 +110,12 @@ class WorkItem(ABC, Generic[Answer]):
     def answer(self, context: EvaluationContext) -> Answer:
         """Compute it."""
 
+    def answer_from_unchanged(self, context: EvaluationContext) -> Answer:
+        """Compute it; raises WeightsChanged if a file of weights was written to meanwhile."""
+        answered = self.answer(context)
+        context.evaluator.refuse_changed_files()
+        return answered
+
 
 class Executor(ABC):
     """Gets work items computed. Which process computes them, and in which order, changes no bit of the answers."""
@@ -170,7 +176,7 @@ class LocalExecutor(Executor):
 
             def answer() -> Answer:
                 self._on_point()
-                return item.answer(context)
+                return item.answer_from_unchanged(context)
 
             answered = try_computing(context.evaluator, answer)
         if isinstance(answered, GivenUp):

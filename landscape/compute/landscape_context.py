@@ -164,13 +164,13 @@ class FileState(dict[str, torch.Tensor]):
     Attributes:
         path: of the file, or the folder of shards.
         is_matched: whether they are a state of the model, else as they lie in the file.
-        read_from: the file, which may not be written to.
+        read_from: the file, which may not be written to; None if the tensors are no views of it.
     """
 
     def __init__(self, state: State, path: str | Path, *, is_matched: bool = True) -> None:
         super().__init__(state)
         self.path, self.is_matched = str(Path(path).absolute()), is_matched
-        self.read_from = ReadFile(self.path)
+        self.read_from = ReadFile.if_mapped(self.path)
 
     @classmethod
     def if_large(cls, state: dict[str, torch.Tensor], path: str, *, is_matched: bool = True) -> dict[str, torch.Tensor]:
@@ -213,7 +213,7 @@ def own_state(problem: Problem) -> dict[str, torch.Tensor]:
     if not is_large(model):
         return state
     own = OwnState(state)
-    own.read_from = None if file is None else ReadFile(file)
+    own.read_from = None if file is None else ReadFile.if_mapped(file)
     return own
 
 

@@ -239,6 +239,11 @@ def prepare(
                 f"resources: {job.resources.cpus} processes need a callback that takes their device mesh, def "
                 "problem(mesh); `threads` gives one process more cores"
             )
+        if job.resources is not None and (job.resources.nodes or 1) > ranks:
+            raise JobError(
+                f"resources: {job.resources.nodes} nodes need a callback that takes the device mesh of processes, def "
+                "problem(mesh)"
+            )
         job, of_batch_norm = with_batch_norm(job, problem.model, asked.landscapes)
         chosen = select_samples(
             problem.data, asked.num_samples, job.seed, at_most=asked.at_most, length=problem.length,

@@ -53,6 +53,8 @@ def gauss_newton_products(
     factor: float,
     parameters: Sequence[Tensor],
     vectors: Sequence[Sequence[Tensor]],
+    *,
+    over_processes: bool = False,
 ) -> list[list[Tensor]]:
     """JᵀH_ℓJ·v of factor·Σᵢ ℓᵢ(z), z the outputs, J = ∂z/∂θ and H_ℓ = ∂²/∂z² of the criterion (Schraudolph 2002).
 
@@ -61,11 +63,14 @@ def gauss_newton_products(
     Args:
         parameters: θ, tensors that require gradients.
         vectors: each v as a tensor per parameter.
+        over_processes: whether the model is cut over processes.
 
     Raises:
         NoSecondDerivative: an operation has no second derivative.
     """
     outputs = observe.outputs(model, batch)
+    if over_processes:
+        refuse_wrong_derivatives(outputs, over_processes=True)
     at = outputs.detach().requires_grad_()
     loss = factor * observe.losses(at, batch).double().sum()
     (slope,) = torch.autograd.grad(loss, at, create_graph=True)
@@ -210,6 +215,8 @@ class Differentiation:
         self._last_set: object = None
         self._feed = make_feed(samples, device, self._loaded.dtype)
         self._batch_size, self._graphs = 0, KeptGraphs(device)
+        if self._loaded.is_sharded:
+            self._graphs.never()  # each process would decide by its own memory, and wait for the others
         self.use_batches(plan.batch_size)
 
     @classmethod
@@ -445,8 +452,9 @@ class Differentiation:
         for batch in self._batches(block):
             self._loaded.state.restore()
             found = gauss_newton_products(
-                self._observe, self._loaded.model, batch, factors["loss"], self.parameters, split
-            )
+                self._observe, self._loaded.model, batch, factors["loss"], self.parameters, split,
+                over_processes=self._loaded.is_sharded,
+            )  # fmt: skip
             for total, product in zip(totals, found, strict=True):
                 total += _flat(product)
         return totals

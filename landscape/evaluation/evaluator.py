@@ -380,9 +380,13 @@ class Evaluator:
                 return values
             self._origin_pieces.clear()
 
-    def _refuse_writes(self) -> None:
+    def refuse_changed_files(self) -> None:
+        """Raises WeightsChanged if a file was written to from which weights are read."""
         for file in self._files:
             file.refuse_changes()
+
+    def _refuse_writes(self) -> None:
+        self.refuse_changed_files()
         self._unchanged.check()
         if self._running().hides_writes():
             raise UnseenWriteError

@@ -114,6 +114,11 @@ def _back_to_local(context: Any, gradient: Any) -> tuple[Any, ...]:
         replicated = torch.distributed.tensor.Replicate()
         forward = context.forward_input_placements
         placements = tuple(replicated if placement.is_partial() else placement for placement in forward)
+    if any(placement.is_partial() for placement in placements):
+        if torch.is_grad_enabled():
+            raise NoSecondDerivative("a part of a gradient is passed on as a summand (grad_placements)")
+        found: tuple[Any, ...] = _TORCHS_OWN["backward"](context, gradient)
+        return found
     if gradient.placements != placements:
         gradient = gradient.redistribute(mesh, placements)
     return (gradient.to_local(grad_placements=placements), *nothing)

@@ -70,19 +70,26 @@ class WeightsChanged(NotRetried):
 class ReadFile:
     """A file of weights, or a folder of shards, which is read while a job runs: nothing may be written to it.
 
-    Its tensors are views of the file, so they would change too.
+    The tensors of safetensors are views of the file, so they would change too; others are in memory.
     """
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path).absolute()
         self._seen = self._look()
 
+    @classmethod
+    def if_mapped(cls, path: str | Path) -> ReadFile | None:
+        """The file, if its tensors are views of it."""
+        found = cls(path)
+        names = [name for name, *_ in found._seen]
+        return found if names and all(name.endswith(SAFETENSORS) for name in names) else None
+
     def refuse_changes(self) -> None:
         """Raises WeightsChanged if the file is not the one that it was at the beginning."""
         if self._look() != self._seen:
             raise WeightsChanged(
-                f"weights {quoted(str(self._path))} were written to while they are read; compute anew, and save other "
-                "weights under another name"
+                f"weights {quoted(str(self._path))} were written to, replaced or removed while they are read; compute "
+                "anew, and save other weights under another name"
             )
 
     def _look(self) -> list[tuple[str, int, int, int]]:
@@ -111,7 +118,8 @@ def _metadata_of(file: Path) -> dict[str, str]:
 
 
 INDEX = ".index.json"  # of the shards of a model
-SHARDS = (".safetensors", ".bin")
+SAFETENSORS = ".safetensors"
+SHARDS = (SAFETENSORS, ".bin")
 
 
 def shards_of(folder: Path) -> list[Path]:

@@ -17,7 +17,7 @@ from landscape.core.errors import JobError
 
 MESH = "mesh"  # the argument of such a callback
 LOOPBACK = "127.0.0.1"
-VERDICT_SECONDS = 3600.0  # in which rank 0 reads all weights once
+VERDICT_SECONDS = 3600.0  # in which one rank of a node reads all weights once
 COLLECTIVE_SECONDS = 600.0  # after which a rank that waits for others gives up
 
 
@@ -32,10 +32,16 @@ def takes_mesh(callback: Callable[..., Any]) -> bool:
 
 @dataclass(frozen=True)
 class Rank:
-    """One process of a group: its number from 0, and how many there are."""
+    """One process of a group: its number from 0, how many there are, and over how many nodes they lie."""
 
     number: int
     ranks: int
+    nodes: int = 1
+
+    @property
+    def leaders(self) -> range:
+        """The first rank of each node."""
+        return range(0, self.ranks, self.ranks // self.nodes)
 
 
 def free_address(host: str = LOOPBACK) -> str:
@@ -71,14 +77,13 @@ class RankGroup:
         self.mesh = mesh_of_group(device)
 
     def agree(self, decide: Callable[[], bool]) -> bool:
-        """What rank 0 decides, on every rank."""
+        """Whether the first rank of every node decides so; the same on every rank."""
         self._met += 1
-        name = f"verdict-{self._met}"
-        if self._rank.number == 0:
-            self._store.set(name, "yes" if (decided := decide()) else "no")
-            return decided
-        self._store.wait([name], timedelta(seconds=VERDICT_SECONDS))
-        return bool(self._store.get(name) == b"yes")
+        if self._rank.number in self._rank.leaders:
+            self._store.set(f"verdict-{self._met}-{self._rank.number}", "yes" if decide() else "no")
+        names = [f"verdict-{self._met}-{leader}" for leader in self._rank.leaders]
+        self._store.wait(names, timedelta(seconds=VERDICT_SECONDS))
+        return all(self._store.get(name) == b"yes" for name in names)
 
     def still_together(self, seconds: float) -> bool:
         """Whether all ranks come to this place within so many seconds: after an exception, they may be out of step.

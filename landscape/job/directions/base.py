@@ -52,6 +52,7 @@ class DirectionSpec(Frozen, ABC):
             needs a kind with `snapshots`.
         reaches_to: what the axis has to reach, in words, if this decides its ends and not the loss.
         is_costly: whether its label and attributes take long to make, so that those of a landscape on disk are reused.
+        in_parts: whether any part of it can be made without the whole, so that a large one takes no memory.
         follows_samples: whether it is another direction with more samples.
     """
 
@@ -61,6 +62,7 @@ class DirectionSpec(Frozen, ABC):
     default_range: ClassVar[Range | None] = (-1.0, 1.0)
     reaches_to: ClassVar[str] = ""
     is_costly: ClassVar[bool] = False
+    in_parts: ClassVar[bool] = False
     follows_samples: ClassVar[bool] = False
 
     @classmethod

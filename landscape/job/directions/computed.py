@@ -96,11 +96,10 @@ class ComputedTensors(PartTensors):
         self, name: str, rows: range, columns: range, device: torch.device | str = "cpu", leading: int = 1
     ) -> Tensor:
         """A part of a tensor, see `PartTensors`."""
-        height = prod(self.shapes[name][:leading])
-        parts = [
-            source[name].reshape(height, -1)[rows.start : rows.stop, columns.start : columns.stop].to(device).double()
-            for source in self.sources
-        ]
+        height, width = prod(self.shapes[name][:leading]), prod(self.shapes[name][leading:])
+        matrices = (source[name].reshape(height, width) for source in self.sources)
+        cut = slice(rows.start, rows.stop), slice(columns.start, columns.stop)
+        parts = [matrix[cut].to(device).double() for matrix in matrices]
         found = self.formula(parts).float()
         return found if self.scales is None else found.mul_(self.scales[name].rectangle(rows, columns, device))
 
@@ -123,10 +122,15 @@ def step(parts: Sequence[Tensor]) -> Tensor:
 
 def scaled_step(length: float, parts: Sequence[Tensor]) -> Tensor:
     """(θ₂ − θ₁) over a length."""
-    return step(parts) / length
+    return _over(step(parts), length)
 
 
 def rejection(share: float, length: float, parts: Sequence[Tensor]) -> Tensor:
     """What is left of θ₃ − θ₁ without a share of θ₂ − θ₁, over a length."""
     first, second, third = parts
-    return (step((first, third)) - share * step((first, second))) / length
+    return _over(step((first, third)) - share * step((first, second)), length)
+
+
+def _over(tensor: Tensor, length: float) -> Tensor:
+    """A tensor over a length: by a tensor, as a GPU multiplies with the reciprocal of a number."""
+    return tensor / tensor.new_tensor(length)

@@ -34,6 +34,8 @@ class FileDirection(DirectionSpec):
     ignore: tuple[Ignored, ...] = ()
     """What does not move: biases, normalisation layers."""
 
+    in_parts: ClassVar[bool] = True
+
     @field_validator("path")
     @classmethod
     def _some_path(cls, path: str) -> str:
@@ -90,7 +92,8 @@ def supplied_direction(
     moved = [info for info in infos if info.role not in ignore and origin[info.name].is_floating_point()]
     direction = ComputedTensors.over([info.name for info in moved], itself, tensors)
     if normalise != "none":
-        direction = replace(direction, scales=filter_scales(direction, origin, moved, normalise))
+        given = {info.name: tensors[info.name] for info in moved}  # in the type of the file
+        direction = replace(direction, scales=filter_scales(given, origin, moved, normalise))
     if not any(bool(tensor.any()) for tensor in direction.values()):
         raise JobError(f"{source}: is zero for every parameter that moves; give a direction of some length")
     return direction

@@ -36,6 +36,7 @@ class TowardsDirection(DirectionSpec):
     target: Reference
     """A snapshot's number, `first`, `last`, `problem`, or a file of weights."""
 
+    in_parts: ClassVar[bool] = True
     default_range: ClassVar[Range | None] = (-0.2, 1.2)
     reaches_to: ClassVar[str] = "both ends of the line"
 
@@ -128,6 +129,7 @@ class PlaneDirection(DirectionSpec):
     curve: Curve | None = None
     """Draw the curve from the first network to the second, with the third as its bend."""
 
+    in_parts: ClassVar[bool] = True
     default_range: ClassVar[Range | None] = None
     reaches_to: ClassVar[str] = "its networks"
 

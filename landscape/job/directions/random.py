@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from landscape.core.validation import Seed
 from landscape.job.directions.base import DEFAULT_IGNORE, DirectionSpec, Ignored, Normalise, scaling_label
@@ -35,6 +35,8 @@ class RandomDirection(DirectionSpec):
     """What does not move: biases, normalisation layers."""
     generator: Generator = "counter"
     """What the numbers are drawn by: a counter, see `landscape.core.normal_numbers`. It is recorded."""
+
+    in_parts: ClassVar[bool] = True
 
     def on_axis(self, axis: int) -> RandomDirection:
         """The direction with the seed of its axis, 1 on the first, if the job gives none."""

@@ -244,6 +244,7 @@ REFUSED = [
     ("unnamed", {}, "observables: a model over several processes is first called by the workers; name what"),
     ("without_file", {}, "needs its weights in a file"),
     ("fsdp", {"num_gpus": 2}, "resources: must be gpus or cpus"),
+    ("whole", {"resources": {"gpus": 4, "nodes": 2}}, "resources: 2 nodes need a callback that takes the device mesh"),
     ("fsdp", {"resources": {"cpus": 2, "nodes": 3}}, "nodes must divide the processes of a worker, 2, not 3"),
 ]
 

@@ -249,8 +249,7 @@ def test_pieces_are_all_samples_in_their_order(size, tmp_path, monkeypatch):
 PROCESSES = """
     import os, signal, sys, torch
     from cluster.driver.transfer import SamplePieces, gather, pieces_of
-    from landscape.model.weight_files import load_weights
-from landscape.problem.batches import TensorSamples
+    from landscape.problem.batches import TensorSamples
 
     def work(number, key):
         pieces, fetched = list(pieces_of(TensorSamples(samples()), 100)), []

@@ -17,7 +17,7 @@ from landscape import JobError, Problem
 from landscape.core.plan import Plan
 from landscape.evaluation.derivatives import Differentiation
 from landscape.evaluation.layers import loss_factors
-from landscape.evaluation.twice_differentiable import NoSecondDerivative
+from landscape.evaluation.twice_differentiable import NoSecondDerivative, refuse_wrong_derivatives
 from landscape.model.parameters import state_of
 from landscape.problem.batches import as_samples
 from landscape.problem.terms import PointSets
@@ -382,3 +382,21 @@ def test_beside_the_weights_it_is_as_at_these_weights_and_then_as_before():
     assert value == there.value_and_gradient(0, factors)[0]
     assert torch.equal(whole(found, classify), gradient)
     assert torch.equal(whole(found, classify, [vector]), product)
+
+
+def test_a_function_that_may_exchange_gradients_between_processes_is_refused():
+    """As transformers' sums over ranks, whose gradient is summed outside of any graph."""
+
+    class Summed(torch.autograd.Function):
+        @staticmethod
+        def forward(context, inputs):
+            return inputs.clone()
+
+        @staticmethod
+        def backward(context, gradient):
+            return gradient.detach()
+
+    loss = Summed.apply(torch.ones(2, requires_grad=True)).square().sum()
+    refuse_wrong_derivatives(loss)
+    with pytest.raises(NoSecondDerivative, match="may exchange gradients between processes without a graph"):
+        refuse_wrong_derivatives(loss, over_processes=True)

@@ -201,7 +201,7 @@ def test_a_file_that_is_written_to_while_it_is_read_ends_the_job(tmp_path, monke
         return replace(made, observe=observe)
 
     spec = {"name": "a", "size": [7, 5], "range": [-1, 1]}
-    with pytest.raises(JobError, match=r"weights.safetensors' were written to while they are read; compute anew"):
+    with pytest.raises(JobError, match=r"weights.safetensors' were written to, replaced or removed while"):
         run(make_job(tmp_path / "run", problem, [spec], num_samples=11, precision="bfloat16", engine="eager"))
 
 
