@@ -19,7 +19,7 @@ from filelock import FileLock
 from torch import Tensor, nn
 
 from landscape.compute.landscape_context import FileState, OwnState
-from landscape.core.errors import JobError, NotFoundError, quoted
+from landscape.core.errors import JobError, NotFoundError, NotRetried, quoted
 from landscape.job.directions.computed import ComputedTensors
 from landscape.job.directions.random import DrawnTensors
 from landscape.model.parameters import State, match_state
@@ -120,6 +120,10 @@ def pack_direction(direction: State) -> PackedDirection:
     return pack_state(direction)
 
 
+class WeightsDiffer(NotRetried):
+    """A worker reads other weights than the driver: every value of it would be of another network."""
+
+
 class Unpacker:
     """Gets weights and directions that were packed elsewhere, with what this process can read.
 
@@ -137,7 +141,8 @@ class Unpacker:
         """What `pack_origin` packed.
 
         Raises:
-            JobError: the problem or the file here has other weights than the driver's.
+            WeightsDiffer: the problem or the file here has other weights than the driver's.
+            JobError: the file is not here.
         """
         if isinstance(packed, OwnWeights):
             return self._agreeing(self._own(), packed.digest, "problem: its weights on a worker")
@@ -172,8 +177,9 @@ class Unpacker:
             return isinstance(state, (OwnState, FileState)) and state.digest == digest
 
         if not (is_same() if self._group is None else self._group.agree(is_same)):
-            raise JobError(
-                f"{what} are not those on the driver; let every machine read the same file, and seed what is drawn"
+            raise WeightsDiffer(
+                f"{what} are not those on the driver; let every machine read the same file, write to none while a job "
+                "runs, and seed what is drawn"
             )
         return state
 

@@ -127,7 +127,7 @@ def placement(job: ResourceRequest, workers: int | None, has: Supply) -> Placeme
     custom, limit = job.worker_resources or {}, most_workers(job)
     wanted = Placement(1, cores, per_worker, custom, limit, nodes=_nodes(job))
     if not has.grows:
-        _refuse_impossible(wanted, has)
+        _refuse_impossible(wanted, has, grouped=_processes(job) > 1)
     number = workers or job.workers
     check_limit(number, wanted.most, "max_workers" if job.max_workers else MAX_WORKERS)
     return replace(wanted, workers=number or max(1, workers_that_fit(wanted, has)))
@@ -168,9 +168,13 @@ def workers_that_fit(wanted: Placement, has: Supply) -> int:
     return room if wanted.most is None else min(room, wanted.most)
 
 
-def _refuse_impossible(wanted: Placement, has: Supply) -> None:
-    """Refuse a worker that needs more than any single node has."""
-    options = {"GPU": "num_gpus", "CPU": "threads"}
+def _refuse_impossible(wanted: Placement, has: Supply, *, grouped: bool) -> None:
+    """Refuse a worker that needs more than any single node has.
+
+    Args:
+        grouped: whether it is a group of processes without GPUs.
+    """
+    options = {"GPU": "num_gpus", "CPU": "resources" if grouped else "threads"}
     # One core is not asked for: the head may have no cores of its own, and others may join it.
     asks = [(name, amount) for name, amount in wanted.asks_of_node if (name, amount) != ("CPU", 1)]
     each = f" on each of its {wanted.nodes} nodes" if wanted.nodes > 1 else ""

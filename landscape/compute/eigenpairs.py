@@ -28,7 +28,7 @@ from landscape.core.plan import Plan
 from landscape.core.progress import stage
 from landscape.core.text import digest
 from landscape.core.validation import LEAST_STEPS
-from landscape.evaluation.derivatives import RECALIBRATED
+from landscape.evaluation.derivatives import RECALIBRATED, refuse_without_products
 from landscape.evaluation.reduction import terms_of
 from landscape.job.directions.base import DirectionTensors, Eigenpair, Spectrum
 from landscape.job.directions.file import PRODUCT_EVALUATIONS, STEPS, half_width
@@ -77,6 +77,7 @@ def solving_for(
     def spectrum(ranks: tuple[int, ...], steps: int, seed: int) -> Spectrum:
         if plan.statistics.recalibrated:
             raise JobError(RECALIBRATED)
+        refuse_without_products(prepared.problem.model, plan)
         infos = [info for info in describe_parameters(prepared.problem.model) if info.trainable and info.name in origin]
         refuse_large_bases(sum(math.prod(info.shape) for info in infos), steps)
         # An axis that moves all tensors that eigenvectors move, so that a point can be timed.

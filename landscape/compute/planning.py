@@ -167,7 +167,8 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
         JobError: `run` would refuse the job.
     """
     prepared = prepare(job)
-    count = workers or job.workers or max(1, torch.cuda.device_count() or cores() // (job.threads or 1))
+    cores_of_worker = prepared.ranks * (job.threads or 1)
+    count = workers or job.workers or max(1, torch.cuda.device_count() // prepared.ranks or cores() // cores_of_worker)
     first = prepared.landscapes[0]
     # A plan for GPUs may be made on a machine without one; its seconds are a guess.
     measured = prepared.ranks == 1 and (first.plan.device == "cpu" or torch.cuda.is_available())
@@ -190,7 +191,12 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
     further = sum(cost["all_most_evaluations"] - cost["all_evaluations"] for cost in maps)
     engine = _engine(prepared, evaluator, seconds)
     wants_ray = (
-        workers or job.workers or job.device_ids or os.environ.get("RAY_ADDRESS") or torch.cuda.device_count() > 1
+        workers
+        or job.workers
+        or job.device_ids
+        or os.environ.get("RAY_ADDRESS")
+        or torch.cuda.device_count() > 1
+        or prepared.ranks > 1
     )
     times = times_of(missing * seconds, engine["search_seconds"] or 0.0, count, alone=not wants_ray)
     for planned, landscape in zip(landscapes, prepared.landscapes, strict=True):
@@ -514,7 +520,8 @@ def _ends(axis: dict[str, Any], landscape: dict[str, Any]) -> str:
 
 def _where_timed(plan: dict[str, Any]) -> str:
     if not plan["measured"]:
-        return "as a guess, since there is no GPU here"
+        grouped = any(landscape["ranks"] > 1 for landscape in plan["landscapes"])
+        return "as a guess, since a group computes it" if grouped else "as a guess, since there is no GPU here"
     return "here" if plan["timed"] else "as a guess, not timed, since the point raises"
 
 

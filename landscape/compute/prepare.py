@@ -63,6 +63,7 @@ from landscape.model.parameters import (
     refuse_not_finite,
 )
 from landscape.model.run_files import read_problem
+from landscape.model.shards import is_sharded, refuse_other_type
 from landscape.problem.batches import Samples
 from landscape.problem.callback import (
     asks_for_mesh,
@@ -72,7 +73,7 @@ from landscape.problem.callback import (
 )
 from landscape.problem.collated import length_by_observing
 from landscape.problem.language import CausalLM
-from landscape.problem.mesh import own_mesh
+from landscape.problem.mesh import own_mesh, refuse_without_file
 from landscape.problem.randomness import look_for_randomness, randomness_warnings
 from landscape.problem.selection import select_samples
 from landscape.problem.supervised import Observe, guessing_of, ordered_names
@@ -244,6 +245,10 @@ def prepare(
                 f"resources: {job.resources.nodes} nodes need a callback that takes the device mesh of processes, def "
                 "problem(mesh)"
             )
+        if ranks > 1 and is_sharded(problem.model):
+            refuse_without_file(problem.weights)
+            computed_in = torch.float64 if job.precision == "float64" else torch.float32
+            refuse_other_type(problem.model, computed_in, rounds=job.precision == "bfloat16")
         job, of_batch_norm = with_batch_norm(job, problem.model, asked.landscapes)
         chosen = select_samples(
             problem.data, asked.num_samples, job.seed, at_most=asked.at_most, length=problem.length,

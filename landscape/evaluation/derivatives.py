@@ -173,8 +173,22 @@ RECALIBRATED = "batch_norm: recalibrate computes the statistics anew at every po
 
 def refuse_underivable(model: nn.Module, plan: Plan) -> None:
     """Raises JobError for a model over several processes whose weights are not held in the type of its derivatives."""
-    if is_sharded(model):
+    if not is_sharded(model):
+        return
+    try:
         refuse_other_type(model, type_of(for_derivatives(plan)), rounds=False)
+    except JobError:
+        raise JobError("no gradients of a model over several processes in bfloat16; build it in float32") from None
+
+
+def refuse_without_products(model: nn.Module, plan: Plan) -> None:
+    """Raises JobError for a model over several processes of which no product with the Hessian can be computed."""
+    refuse_underivable(model, plan)
+    if gathering_modules(model) and plan.precision != "float64":
+        raise JobError(
+            "precision: must be float64 for the curvature of a model under FSDP2, which has no second derivatives, but "
+            "differences of gradients; build the model in it too"
+        )
 
 
 class Differentiation:

@@ -146,7 +146,14 @@ def refuse_other_type(model: nn.Module, dtype: torch.dtype, *, rounds: bool) -> 
     for name, parameter in model.named_parameters():
         fits = parameter.dtype is dtype or (rounds and parameter.dtype is torch.bfloat16)
         if parameter.is_floating_point() and not fits:
+            half = parameter.dtype is torch.bfloat16 and dtype is torch.float32
+            remedy = ", or take precision: bfloat16" if half else ""
             raise JobError(
-                f"precision: {quoted(name)} of a model over several processes is {parameter.dtype}, and the job needs "
-                f"{dtype}; build the model in that type, or take precision: bfloat16 for weights in bfloat16"
+                f"precision: {quoted(name)} of a model over several processes is {_short(parameter.dtype)}, and this "
+                f"needs {_short(dtype)}; call model.{'double' if dtype is torch.float64 else 'float'}() before it is "
+                f"cut{remedy}"
             )
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

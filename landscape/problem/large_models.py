@@ -165,6 +165,8 @@ def read_tokens(place: Path, folder: Path | None, length: int | None, positions:
     if positions is not None and size > positions:
         raise JobError(f"length: must be at most {positions}, the positions of the model, not {size}")
     documents, end = _documents(place, folder)
+    if not any(len(ids) for ids in documents):
+        raise JobError(f"tokens: {quoted(str(place))} holds no text; name another file")
     if not packed:
         return [ids[:size] for ids in documents if len(ids) > 1]
     joined = [torch.cat([ids, end]) for ids in documents]

@@ -128,5 +128,5 @@ def refuse_without_file(weights: object) -> None:
     if weights is None:
         raise JobError(
             "problem: a model over several processes needs its weights in a file, which every process reads its part "
-            "of: Problem(..., weights=FOLDER)"
+            "of, also where a run has its weights: Problem(..., weights=FILE)"
         )

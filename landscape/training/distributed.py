@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -85,6 +88,9 @@ def shares(order: Tensor, batch_size: int, rank: int, world: int, start: int = 0
 # Communication between ranks; without a process group, there is one rank.
 
 T = TypeVar("T")
+ALONE_SECONDS = 30.0  # after which rank 0 says that it waits
+
+log = logging.getLogger("landscape")
 
 
 def rank_and_world(group: Any = None) -> tuple[int, int]:
@@ -112,11 +118,28 @@ def on_first(compute: Callable[[], T]) -> T:
         except Exception as error:
             torch.distributed.broadcast_object_list([None, LandscapeError(f"rank 0: {one_line(error)}")], src=0)
             raise
-    torch.distributed.broadcast_object_list(outcome, src=0)
+    with _told_if_alone(rank):
+        torch.distributed.broadcast_object_list(outcome, src=0)
     value, failure = outcome
     if failure is not None:
         raise failure
     return value  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def _told_if_alone(rank: int) -> Iterator[None]:
+    """Within the block, rank 0 tells its user if the other ranks do not come."""
+    text = (
+        "rank 0 has waited for the other ranks for %g s: make and call a collector on all of them, not on rank 0 alone"
+    )
+    timer = threading.Timer(ALONE_SECONDS, lambda: log.warning(text, ALONE_SECONDS))
+    timer.daemon = True
+    if rank == 0:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def gather(value: T) -> list[T]:

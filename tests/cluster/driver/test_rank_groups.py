@@ -34,11 +34,11 @@ DTYPE = torch.float32
 SIZE = {"vocabulary": 31, "width": 32, "depth": 2}
 
 
-def cut(mesh, way):
+def cut(mesh, way, dtype=DTYPE):
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    model = GPT(**SIZE).to(DTYPE)
+    model = GPT(**SIZE).to(dtype)
     for block in model.blocks:
         if way == "fsdp":
             fully_shard(block, mesh=mesh)
@@ -106,6 +106,10 @@ def on_nodes(mesh):
         with open(HERE / "nodes", "a") as file:
             print(mesh.get_local_rank(), ray.get_runtime_context().get_node_id(), file=file)
     return cut(mesh, "fsdp")
+
+
+def half(mesh):
+    return cut(mesh, "fsdp", torch.bfloat16)
 
 
 def unnamed(mesh):
@@ -243,6 +247,16 @@ REFUSED = [
     ("whole", {"resources": {"cpus": 2}}, "resources: 2 processes need a callback that takes their device mesh"),
     ("unnamed", {}, "observables: a model over several processes is first called by the workers; name what"),
     ("without_file", {}, "needs its weights in a file"),
+    (
+        "half",
+        {},
+        "needs float32; call model.float() before it is cut, or take precision: bfloat16",
+    ),
+    (
+        "fsdp",
+        {**EIGEN, "resources": {"cpus": 2}},
+        "precision: must be float64 for the curvature of a model",
+    ),
     ("fsdp", {"num_gpus": 2}, "resources: must be gpus or cpus"),
     ("whole", {"resources": {"gpus": 4, "nodes": 2}}, "resources: 2 nodes need a callback that takes the device mesh"),
     ("fsdp", {"resources": {"cpus": 2, "nodes": 3}}, "nodes must divide the processes of a worker, 2, not 3"),

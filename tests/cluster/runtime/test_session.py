@@ -136,6 +136,8 @@ def test_a_worker_over_two_nodes_has_one_part_on_each(nodes, room):
     assert (
         places(placement(job, None, Supply((), grows=True)), Supply(tuple({"CPU": count} for count in nodes))) == room
     )
+    with pytest.raises(JobError, match="resources: a worker asks for 4 CPUs, the cluster has 3, on one node 3 at most"):
+        placement(Job(**PLAIN, resources={"cpus": 4}), None, Supply(({"CPU": 3},)))
     with pytest.raises(JobError, match="resources: nodes must be at most those of the cluster with room, 1, not 2"):
         placement(job, None, Supply(({"CPU": 8},)))
 
