@@ -124,13 +124,14 @@ def pretrained(trained: Trained) -> Pretrained:
         return _smollm2()
     note = f"; {', '.join(missing)} not installed" if missing else ""
     return Pretrained(
-        f"GPT, {trained.steps:,} steps", partial(_gpt, trained), lambda text: list(text.encode()), 128,
+        f"GPT, {trained.steps:,} steps", partial(gpt_of, trained), lambda text: list(text.encode()), 128,
         ("attention", "project"), choose(40, 2), 8, (1e-4, 3e-3), choose((0.3, 3.0), (2.0, 30.0)),
         f", in place of SmolLM2-135M{note}",
     )  # fmt: skip
 
 
-def _gpt(trained: Trained) -> nn.Module:
+def gpt_of(trained: Trained) -> nn.Module:
+    """The small GPT with the weights at the end of a training."""
     model = build()
     model.load_state_dict(load_weights(trained.last), strict=False)  # the head's weight is that of the embedding
     return model

@@ -191,7 +191,7 @@ def small_base(monkeypatch, tmp_path):
     """The GPT that takes the place of SmolLM2, without training."""
     monkeypatch.setenv("LANDSCAPE_STUDY", "small")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(fine_tuning, "_gpt", lambda trained: language_models.build())
+    monkeypatch.setattr(fine_tuning, "gpt_of", lambda trained: language_models.build())
     return fine_tuning.pretrained(language_models.Trained(4, 0, tmp_path, 5.0))
 
 

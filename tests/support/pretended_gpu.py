@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -140,7 +141,6 @@ def indexed(tensor: Tensor, index: Any) -> Tensor:
 
 def pretend() -> None:
     """Exchange what asks for a GPU or for numbers. The compiler's last step, code for a GPU, is left out."""
-    torch._C._ensureCUDADeviceGuardSet()
     by_index, copied, compiled, contiguous = Tensor.__getitem__, Tensor.copy_, torch.compile, Tensor.contiguous
 
     def laid_out(tensor: Tensor, memory_format: torch.memory_format = torch.contiguous_format) -> Tensor:
@@ -155,7 +155,7 @@ def pretend() -> None:
         return compiled(*args, **{**kwargs, "backend": "aot_eager"})
 
     exchanged: list[tuple[Any, str, Any]] = [
-        (Tensor, "data_ptr", lambda tensor: tensor.untyped_storage()._cdata + tensor.storage_offset()),
+        (Tensor, "data_ptr", lambda tensor: StorageWeakRef(tensor.untyped_storage()).cdata + tensor.storage_offset()),
         (Tensor, "__getitem__", lambda self, index: (indexed if self.is_cuda else by_index)(self, index)),
         (Tensor, "copy_", copy_nothing),
         (Tensor, "contiguous", laid_out),

@@ -104,7 +104,7 @@ def test_a_job_with_computed_directions_has_the_bits_of_held_ones(tmp_path, monk
 
     def problem() -> Problem:
         model = Network(0)
-        del model._buffers["count"]
+        del model.count
         return Problem.supervised(model, (inputs, targets))
 
     for seed in (1, 2):
