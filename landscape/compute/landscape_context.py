@@ -155,7 +155,13 @@ class Weights:
             hint = "; a snapshot of a run is RUN@last, RUN@first or RUN@12"
             hint = hint if "@" in key and isinstance(error, NotFoundError) else ""
             raise type(error)(f"origin or target {quoted(key)}: {error}{hint}") from None
-        return FileState.if_large(match_state(self.model, tensors, f"file {quoted(key)}"), place)
+        state = FileState.if_large(match_state(self.model, tensors, f"file {quoted(key)}"), place)
+        return state if isinstance(state, FileState) else _copied(state)
+
+
+def _copied(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copies of tensors that may be views of a file which others write to; snapshots are never written to again."""
+    return {name: tensor.clone() for name, tensor in state.items()}
 
 
 class FileState(dict[str, torch.Tensor]):
@@ -174,10 +180,9 @@ class FileState(dict[str, torch.Tensor]):
 
     @classmethod
     def if_large(cls, state: dict[str, torch.Tensor], path: str, *, is_matched: bool = True) -> dict[str, torch.Tensor]:
-        """Weights that were read from a file; copies if they are small, as they are if the file is not on a disk."""
-        if sum(tensor.nbytes for tensor in state.values()) <= LARGE:
-            return {name: tensor.clone() for name, tensor in state.items()}
-        return cls(state, path, is_matched=is_matched) if Path(path).exists() else state
+        """Weights that were read from a file; as they are if they are small, or the file is not on a disk."""
+        is_large = sum(tensor.nbytes for tensor in state.values()) > LARGE
+        return cls(state, path, is_matched=is_matched) if is_large and Path(path).exists() else state
 
     @cached_property
     def digest(self) -> str:
@@ -212,7 +217,7 @@ def own_state(problem: Problem) -> dict[str, torch.Tensor]:
     else:
         return state_of(model)
     if not is_large(model):
-        return {name: tensor.clone() for name, tensor in state.items()}  # no views of a file that may be written to
+        return _copied(state)
     own = OwnState(state)
     own.read_from = None if file is None else ReadFile.if_mapped(file)
     return own
