@@ -393,7 +393,8 @@ def _curvature_by_products(slope: Slope, loss: float, kept: KeptSteps | None) ->
         if sampled is not None and terms is None and np.isfinite(sampled.by_sample).all():
             samples[name] = sampled.by_sample + (pair.value - sampled.mean)
         doubt, known = _doubt(krylov, rank, rounding, operator.in_float32)
-        unknown = "no error over the samples without third derivatives" if sampled is None else ""
+        lacks_error = sampled is None and math.isfinite(pair.value)
+        unknown = "no error over the samples without third derivatives" if lacks_error else ""
         note, error = "; ".join(filter(None, (doubt, how, unknown))), None if sampled is None else sampled.stderr
         rows[name] = row_of(pair.value, error, note=note, missing=NOT_FINITE) if known else MeasureRow(None, note=note)
     found = trace(operator, size, krylov.basis, float(krylov.alphas.sum()))
