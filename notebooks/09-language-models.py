@@ -33,7 +33,7 @@ for of_one in networks.values():
 # %%
 pictures.curves(
     {
-        f"{steps:,} steps": [pictures.smoothed(network.losses, 20) for network in of_one]
+        f"{steps:,} steps": [pictures.smoothed(network.training_losses, 20) for network in of_one]
         for steps, of_one in networks.items()
     },
     xlabel="step",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from cluster.driver.transfer import PackedFormula, pack_direction, pack_origin
+from cluster.driver.transfer import pack_axes
 from cluster.driver.worker import LandscapeInputs, WorkerHandle
 from landscape.compute.job_warnings import warn_of_constant
 from landscape.compute.prepared import PreparedLandscape
@@ -72,10 +72,10 @@ class SentLandscape:
         """What the workers need of it."""
         check = (self.point or check_point(self.landscape.grid)) if self.check_workers else None
         extension = self.landscape.extension
-        directions = [pack_direction(axis.tensors) for axis in self.landscape.directions]
+        origin, directions = pack_axes(self.landscape.origin, self.landscape.directions)
         return LandscapeInputs(
             self.landscape.name,
-            pack_origin(self.landscape.origin, by_name=any(isinstance(axis, PackedFormula) for axis in directions)),
+            origin,
             directions,
             self.landscape.grid,
             self.landscape.plan,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cluster.driver.schedule import Policy, TaskSchedule
 from cluster.driver.short_jobs import is_quicker_here
-from cluster.driver.transfer import pack_direction, pack_origin
+from cluster.driver.transfer import pack_axes
 from cluster.driver.worker import Arrival, LandscapeInputs, WorkerHandle, WorkerQuery
 from cluster.driver.worker_manager import WorkerManager
 from cluster.runtime.logs import graceful_stop
@@ -192,8 +192,8 @@ class RayExecutor(Executor):
         return entry[1]
 
     def _pack(self, setting: EvaluationSetting) -> Any:
-        directions = [pack_direction(axis.tensors) for axis in setting.directions]
-        return self._pool.share(LandscapeInputs("", pack_origin(setting.origin), directions, NO_GRID, setting.plan))
+        packed = pack_axes(setting.origin, setting.directions)
+        return self._pool.share(LandscapeInputs("", *packed, NO_GRID, setting.plan))
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -18,8 +18,9 @@ import torch
 from filelock import FileLock
 from torch import Tensor, nn
 
-from landscape.compute.landscape_context import FileState, OwnState
+from landscape.compute.landscape_context import FileState, OwnState, ReadState
 from landscape.core.errors import JobError, NotFoundError, NotRetried, quoted
+from landscape.job.directions.base import DirectionTensors
 from landscape.job.directions.computed import ComputedTensors
 from landscape.job.directions.random import DrawnTensors
 from landscape.model.parameters import State, match_state
@@ -120,6 +121,12 @@ def pack_direction(direction: State) -> PackedDirection:
     return pack_state(direction)
 
 
+def pack_axes(origin: State, directions: Iterable[DirectionTensors]) -> tuple[PackedWeights, list[PackedDirection]]:
+    """The weights at the origin and the axes through it; the origin travels by name where an axis needs its file."""
+    packed = [pack_direction(axis.tensors) for axis in directions]
+    return pack_origin(origin, by_name=any(isinstance(axis, PackedFormula) for axis in packed)), packed
+
+
 class WeightsDiffer(NotRetried):
     """A worker reads other weights than the driver: every value of it would be of another network."""
 
@@ -174,7 +181,7 @@ class Unpacker:
 
     def _agreeing(self, state: State, digest: str, what: str) -> State:
         def is_same() -> bool:
-            return isinstance(state, (OwnState, FileState)) and state.digest == digest
+            return isinstance(state, ReadState) and state.digest == digest
 
         if not (is_same() if self._group is None else self._group.agree(is_same)):
             raise WeightsDiffer(

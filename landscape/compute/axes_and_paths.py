@@ -20,8 +20,9 @@ from landscape.core.grid import (
 )
 from landscape.core.validation import MAX_SIZE
 from landscape.job.directions.base import DirectionSpec, DirectionTensors, Range, RunPath
+from landscape.job.directions.computed import are_held, hold_if_small
 from landscape.job.directions.plane import PcaDirection, PlaneDirection
-from landscape.job.directions.random import DRAWN_BYTES, FLOAT32, DrawnTensors, hold_if_small
+from landscape.job.directions.random import DrawnTensors
 from landscape.job.directions.tensors import (
     PrincipalComponents,
     cosines,
@@ -147,7 +148,7 @@ def make_axes(context: LandscapeContext, stored: LandscapeStore | None) -> tuple
 def _are_computed(context: LandscapeContext) -> bool:
     """Whether the axes are large, and computed from weights that lie in files."""
     numbers = sum(tensor.numel() for tensor in context.origin.values()) * len(context.axes)
-    return FLOAT32 * numbers > DRAWN_BYTES and all(spec.in_parts for spec in context.axes)
+    return not are_held(numbers) and all(spec.in_parts for spec in context.axes)
 
 
 def _describe(

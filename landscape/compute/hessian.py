@@ -18,7 +18,6 @@ from landscape.evaluation.derivatives import Products
 from landscape.evaluation.feed import batching_of
 from landscape.evaluation.layers import loss_factors
 from landscape.model.parameters import ParameterInfo, State, describe_parameters, filter_unview, filter_view
-from landscape.model.shards import is_sharded
 from landscape.problem.batches import Samples
 from landscape.problem.supervised import Supervised
 from landscape.problem.terms import Problem
@@ -201,10 +200,6 @@ class HessianOperator:
             if self.method != "differences":
                 raise
             why = f", as there are no second derivatives ({self.refusal})" if self.refusal else ""
-            if is_sharded(self.problem.model):
-                raise NoProducts(
-                    f"precision: must be float64 for differences of gradients{why}; build the model in it too"
-                ) from error
             raise NoProducts(
                 f"{error}; differences of gradients are taken in float64{why}: have the model compute in it"
             ) from error

@@ -36,7 +36,7 @@ from landscape.model.parameters import (
 )
 from landscape.model.run_files import read_network
 from landscape.model.shards import is_sharded
-from landscape.model.snapshots import Trajectory
+from landscape.model.snapshots import Snapshot, Trajectory
 from landscape.model.weight_files import ReadFile, load_weights
 from landscape.problem.batches import Batch, Samples
 from landscape.problem.mesh import refuse_without_file
@@ -114,8 +114,7 @@ class Weights:
         key = self.resolve(reference)
         if key not in self._digests:
             state = self.state(key)
-            known = state.digest if isinstance(state, (OwnState, FileState)) else state_digest(state)
-            self._digests[key] = known
+            self._digests[key] = state.digest if isinstance(state, ReadState) else state_digest(state)
         return self._digests[key]
 
     def went_on_to(self, reference: int | str | RunSnapshot) -> str:
@@ -124,10 +123,16 @@ class Weights:
         if isinstance(key, str):
             return ""
         if key not in self._went_on_to:
-            trajectory = self.run(key.run) if isinstance(key, RunSnapshot) else self.trajectory
-            snapshot = trajectory.snapshot(key.number if isinstance(key, RunSnapshot) else key)
+            trajectory, snapshot = self._snapshot(key)
             self._went_on_to[key] = logged_beyond(trajectory, snapshot)
         return self._went_on_to[key]
+
+    def _snapshot(self, key: int | RunSnapshot) -> tuple[Trajectory, Snapshot]:
+        """A snapshot of the job's own run or of another, and the trajectory that it is part of."""
+        if isinstance(key, RunSnapshot):
+            trajectory = self.run(key.run)
+            return trajectory, trajectory.snapshot(key.number)
+        return self.trajectory, self.trajectory.snapshot(key)
 
     def label(self, reference: int | str | RunSnapshot) -> str:
         """The name of these weights in figures and errors, such as `epoch 3`, or `sgd epoch 3` of another run."""
@@ -139,14 +144,10 @@ class Weights:
     def _read(self, key: int | str | RunSnapshot) -> dict[str, torch.Tensor]:
         if key == "problem":
             return own_state(self._problem)
-        if isinstance(key, int):
-            snapshot = self.trajectory.snapshot(key)
-            state = match_state(self.model, snapshot.load(), f"{self.trajectory.unit} {key}")
-            return FileState.if_large(state, snapshot.path)
-        if isinstance(key, RunSnapshot):
-            of_run = self.run(key.run)
-            snapshot = of_run.snapshot(key.number)
-            state = match_state(self.model, snapshot.load(), f"run {quoted(key.run)}, {of_run.unit} {key.number}")
+        if not isinstance(key, str):
+            trajectory, snapshot = self._snapshot(key)
+            run = f"run {quoted(key.run)}, " if isinstance(key, RunSnapshot) else ""
+            state = match_state(self.model, snapshot.load(), f"{run}{trajectory.unit} {snapshot.number}")
             return FileState.if_large(state, snapshot.path)
         place = locate(key, self.folder)
         try:
@@ -164,45 +165,44 @@ def _copied(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in state.items()}
 
 
-class FileState(dict[str, torch.Tensor]):
-    """Large weights of a file of this machine, which other processes may read themselves: they are not sent.
+class ReadState(dict[str, torch.Tensor]):
+    """Large weights that other processes have or read themselves: they are not sent.
+
+    Attributes:
+        read_from: the file of which the tensors are views, and which may not be written to; None if there is none.
+    """
+
+    def __init__(self, state: State, path: str | Path | None) -> None:
+        super().__init__(state)
+        self.read_from = None if path is None else ReadFile.if_mapped(path)
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest by which a process sees that it has the same weights."""
+        return state_digest(self)
+
+
+class OwnState(ReadState):
+    """The weights of a large problem, which every process has that calls the problem's callback."""
+
+
+class FileState(ReadState):
+    """The weights of a large file of this machine, which another process may read too.
 
     Attributes:
         path: of the file, or the folder of shards.
         is_matched: whether they are a state of the model, else as they lie in the file.
-        read_from: the file, which may not be written to; None if the tensors are no views of it.
     """
 
     def __init__(self, state: State, path: str | Path, *, is_matched: bool = True) -> None:
-        super().__init__(state)
         self.path, self.is_matched = str(Path(path).absolute()), is_matched
-        self.read_from = ReadFile.if_mapped(self.path)
+        super().__init__(state, path)
 
     @classmethod
     def if_large(cls, state: dict[str, torch.Tensor], path: str, *, is_matched: bool = True) -> dict[str, torch.Tensor]:
         """Weights that were read from a file; as they are if they are small, or the file is not on a disk."""
         is_large = sum(tensor.nbytes for tensor in state.values()) > LARGE
         return cls(state, path, is_matched=is_matched) if is_large and Path(path).exists() else state
-
-    @cached_property
-    def digest(self) -> str:
-        """The digest by which a process sees that it has read the same weights."""
-        return state_digest(self)
-
-
-class OwnState(dict[str, torch.Tensor]):
-    """The weights of a large problem, which every process has that calls the problem's callback: they are not sent.
-
-    Attributes:
-        read_from: the file that they are read from, if they are; it may not be written to.
-    """
-
-    read_from: ReadFile | None = None
-
-    @cached_property
-    def digest(self) -> str:
-        """The digest by which a process sees that it has the same weights."""
-        return state_digest(self)
 
 
 def own_state(problem: Problem) -> dict[str, torch.Tensor]:
@@ -216,11 +216,7 @@ def own_state(problem: Problem) -> dict[str, torch.Tensor]:
         state = {name: tensor.detach().cpu() for name, tensor in targets_of(model).items()}
     else:
         return state_of(model)
-    if not is_large(model):
-        return _copied(state)
-    own = OwnState(state)
-    own.read_from = None if file is None else ReadFile.if_mapped(file)
-    return own
+    return OwnState(state, file) if is_large(model) else _copied(state)
 
 
 def in_memory(problem: Problem) -> Problem:

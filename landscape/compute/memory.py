@@ -19,8 +19,7 @@ from torch import nn
 
 from landscape.core.plan import OriginIn, Plan
 from landscape.evaluation.weights import PIECE, PIECE_ON_GPU
-from landscape.job.directions.computed import PartTensors
-from landscape.job.directions.random import FLOAT32
+from landscape.job.directions.computed import FLOAT32, PartTensors
 from landscape.model.parameters import LARGE, State, targets_of
 from landscape.problem.large_models import repeated_blocks
 

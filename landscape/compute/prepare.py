@@ -50,6 +50,7 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.feed import Batching, batching_of
 from landscape.evaluation.model_rounding import rounded_weights
 from landscape.evaluation.reduction import moment_rows, terms_of
+from landscape.evaluation.running_model import type_of
 from landscape.job.directions.base import Workers, in_this_process
 from landscape.job.job import Job
 from landscape.job.landscape import Landscape
@@ -247,8 +248,7 @@ def prepare(
             )
         if ranks > 1 and is_sharded(problem.model):
             refuse_without_file(problem.weights)
-            computed_in = torch.float64 if job.precision == "float64" else torch.float32
-            refuse_other_type(problem.model, computed_in, rounds=job.precision == "bfloat16")
+            refuse_other_type(problem.model, type_of(job.precision), rounds=job.precision == "bfloat16")
         job, of_batch_norm = with_batch_norm(job, problem.model, asked.landscapes)
         chosen = select_samples(
             problem.data, asked.num_samples, job.seed, at_most=asked.at_most, length=problem.length,

@@ -53,8 +53,6 @@ def gauss_newton_products(
     factor: float,
     parameters: Sequence[Tensor],
     vectors: Sequence[Sequence[Tensor]],
-    *,
-    over_processes: bool = False,
 ) -> list[list[Tensor]]:
     """JᵀH_ℓJ·v of factor·Σᵢ ℓᵢ(z), z the outputs, J = ∂z/∂θ and H_ℓ = ∂²/∂z² of the criterion (Schraudolph 2002).
 
@@ -63,13 +61,12 @@ def gauss_newton_products(
     Args:
         parameters: θ, tensors that require gradients.
         vectors: each v as a tensor per parameter.
-        over_processes: whether the model is cut over processes.
 
     Raises:
         NoSecondDerivative: an operation has no second derivative.
     """
     outputs = observe.outputs(model, batch)
-    if over_processes:
+    if is_sharded(model):
         refuse_wrong_derivatives(outputs, over_processes=True)
     at = outputs.detach().requires_grad_()
     loss = factor * observe.losses(at, batch).double().sum()
@@ -153,7 +150,7 @@ class KeptGraphs:
         seen: dict[int, int] = {}
 
         def count(tensor: Tensor) -> Tensor:
-            storage = local_part(tensor).untyped_storage()
+            storage = tensor.untyped_storage()
             seen[storage.data_ptr()] = storage.nbytes()
             return tensor
 
@@ -176,7 +173,7 @@ def refuse_underivable(model: nn.Module, plan: Plan) -> None:
     if not is_sharded(model):
         return
     try:
-        refuse_other_type(model, type_of(for_derivatives(plan)), rounds=False)
+        refuse_other_type(model, type_of(for_derivatives(plan).precision), rounds=False)
     except JobError:
         raise JobError("no gradients of a model over several processes in bfloat16; build it in float32") from None
 
@@ -270,7 +267,6 @@ class Differentiation:
         A model over several processes is not copied.
         """
         if self._loaded.is_sharded and evaluator.weights.last_set is not self._last_set:
-            self._graphs.forget()
             self._set_origin()
             self._last_set = evaluator.weights.last_set
 
@@ -466,9 +462,8 @@ class Differentiation:
         for batch in self._batches(block):
             self._loaded.state.restore()
             found = gauss_newton_products(
-                self._observe, self._loaded.model, batch, factors["loss"], self.parameters, split,
-                over_processes=self._loaded.is_sharded,
-            )  # fmt: skip
+                self._observe, self._loaded.model, batch, factors["loss"], self.parameters, split
+            )
             for total, product in zip(totals, found, strict=True):
                 total += _flat(product)
         return totals

@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from landscape.core.errors import JobError
-from landscape.core.plan import BASES, OPTIONS, Engine, OriginIn, Plan
+from landscape.core.plan import BASES, OPTIONS, Engine, OriginIn, Plan, Precision
 from landscape.core.quantisation import Quantisation
 from landscape.evaluation.engines.base import Forward, Rewrite, RewriteTarget, applies, autocast, tidy
 from landscape.evaluation.engines.reuse import Reuse
@@ -119,9 +119,9 @@ def make_forward(target: RewriteTarget, engine: Engine, *, remembering: bool = T
 # A private copy of the user's model on a device, ready to receive weights.
 
 
-def type_of(plan: Plan) -> torch.dtype:
-    """The type that a plan holds weights and samples in, apart from weights in bfloat16."""
-    return torch.float64 if plan.precision == "float64" else torch.float32
+def type_of(precision: Precision) -> torch.dtype:
+    """The type in which weights and samples are held, apart from weights in bfloat16."""
+    return torch.float64 if precision == "float64" else torch.float32
 
 
 class LoadedModel:
@@ -138,7 +138,7 @@ class LoadedModel:
     """
 
     def __init__(self, model: nn.Module, plan: Plan, device: torch.device) -> None:
-        self.dtype = type_of(plan)
+        self.dtype = type_of(plan.precision)
         self.is_sharded = is_sharded(model)
         self.model, objects = _sharded(model, plan, device) if self.is_sharded else _copied(model, plan, device)
         quantise = plan.quantise
@@ -203,7 +203,7 @@ def _sharded(model: nn.Module, plan: Plan, device: torch.device) -> tuple[nn.Mod
     Raises:
         JobError: the plan would convert or round its weights.
     """
-    refuse_other_type(model, type_of(plan), rounds=plan.rounds_weights)
+    refuse_other_type(model, type_of(plan.precision), rounds=plan.rounds_weights)
     if plan.quantise is not None:
         raise JobError("quantise: a model over several processes is not rounded; leave it out")
     if gathering_modules(model):

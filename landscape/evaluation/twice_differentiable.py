@@ -67,36 +67,25 @@ def _not_reentrant(function: Callable[..., Any], preserve: bool, *arguments: Any
     return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=preserve)
 
 
+# Torch's own gradient of the function that makes DTensors, then those in place as further blocks were opened.
+_replaced = list[Callable[..., Any]]()
+
+
 @contextlib.contextmanager
 def _dtensors_that_lead_back() -> Iterator[None]:
-    function = _from_local()
-    if function is None:
+    module = sys.modules.get("torch.distributed.tensor._api")
+    if module is None:  # no process of this job has DTensors
         yield
         return
+    function = module._FromTorchTensor
     with _LOCK:
-        _leading_back.append(function)
+        _replaced.append(function.backward)
         function.backward = staticmethod(_back_to_local)
     try:
         yield
     finally:
         with _LOCK:
-            _leading_back.pop()
-            if not _leading_back:
-                function.backward = staticmethod(_TORCHS_OWN["backward"])
-
-
-_leading_back = list[Any]()  # of all open blocks of all threads
-_TORCHS_OWN = dict[str, Callable[..., Any]]()
-
-
-def _from_local() -> Any:
-    """The function of torch that makes DTensors of tensors; None if no process of this job has any."""
-    module = sys.modules.get("torch.distributed.tensor._api")
-    if module is None:
-        return None
-    function = module._FromTorchTensor
-    _TORCHS_OWN.setdefault("backward", function.backward)
-    return function
+            function.backward = staticmethod(_replaced.pop())
 
 
 def _back_to_local(context: Any, gradient: Any) -> tuple[Any, ...]:
@@ -117,7 +106,7 @@ def _back_to_local(context: Any, gradient: Any) -> tuple[Any, ...]:
     if any(placement.is_partial() for placement in placements):
         if torch.is_grad_enabled():
             raise NoSecondDerivative("a part of a gradient is passed on as a summand (grad_placements)")
-        found: tuple[Any, ...] = _TORCHS_OWN["backward"](context, gradient)
+        found: tuple[Any, ...] = _replaced[0](context, gradient)
         return found
     if gradient.placements != placements:
         gradient = gradient.redistribute(mesh, placements)

@@ -318,13 +318,6 @@ def dot(first: State, second: State) -> float:
     return sum(float((tensor.double() * second[name].double()).sum()) for name, tensor in first.items())
 
 
-def difference(first: State, second: State) -> dict[str, Tensor]:
-    """first − second in float64, over the floating-point tensors of `second`."""
-    return {
-        name: first[name].double() - tensor.double() for name, tensor in second.items() if tensor.is_floating_point()
-    }
-
-
 def layout(state: State, names: Iterable[str]) -> list[dict[str, Any]]:
     """The place of each tensor in the flattened vector: name, shape and offset, in elements."""
     places, offset = [], 0

@@ -130,7 +130,8 @@ def on_first(compute: Callable[[], T]) -> T:
 def _told_if_alone(rank: int) -> Iterator[None]:
     """Within the block, rank 0 tells its user if the other ranks do not come."""
     text = (
-        "rank 0 has waited for the other ranks for %g s: make and call a collector on all of them, not on rank 0 alone"
+        "rank 0 has waited for the other ranks for %g s: all of them must make and call what rank 0 does, such as the "
+        "collector of a model under fully_shard"
     )
     timer = threading.Timer(ALONE_SECONDS, lambda: log.warning(text, ALONE_SECONDS))
     timer.daemon = True

@@ -12,13 +12,12 @@ import numpy as np
 from torch import Tensor
 
 from landscape.core.grid import Floats
-from landscape.model.snapshots import read_trajectory
 from landscape.problem.terms import Problem
 from landscape.recipes.gpt import GPT, NextByte, read_rows
 from landscape.recipes.training import Arrays, Settings, fit
-from landscape.store.results import open_run
 from landscape.training.training import Training
 from studies.findings import Finding
+from studies.networks import OfRun
 from studies.quantities import OverSeeds, in_how_many
 from studies.settings import choose, folder_of
 from studies.shown import Table
@@ -71,7 +70,7 @@ def data() -> str:
 
 
 @dataclass(frozen=True)
-class Trained:
+class Trained(OfRun):
     """A GPT trained for so many steps: its run, and its loss over the held-out text in nats per byte."""
 
     steps: int
@@ -87,20 +86,9 @@ class Trained:
         """The steps that its landscapes are around."""
         return [*kept(), self.steps] if self.steps == max(lengths()) else [self.steps]
 
-    @property
-    def last(self) -> Path:
-        """The file of the last weights."""
-        return Path(read_trajectory(self.run).snapshots[-1].path).absolute()
-
-    @property
-    def losses(self) -> tuple[Floats, Floats]:
-        """The numbers of the steps, and the training loss of each."""
-        lines = [line for line in open_run(self.run).history if line.get("loss") is not None and "step" in line]
-        return np.array([line["step"] for line in lines], float), np.array([line["loss"] for line in lines], float)
-
     def training_loss(self, step: int) -> float:
         """The mean of the last steps up to this one."""
-        return float(self.losses[1][max(0, step - LAST) : step].mean())
+        return float(self.training_losses[1][max(0, step - LAST) : step].mean())
 
 
 def build() -> GPT:

@@ -45,22 +45,10 @@ class Recipe:
     intervals: Sequence[Sequence[int]]
 
 
-@dataclass(frozen=True)
-class Network:
-    """A trained network: its recipe, seed and run, its held-out accuracy from 0 to 1, and its held-out loss."""
+class OfRun:
+    """What a study reads of the run of a training."""
 
-    recipe: Recipe
-    seed: int
     run: Path
-    accuracy: float
-    loss: float
-
-    def __repr__(self) -> str:
-        return f"{self.recipe.label}, seed {self.seed}: held-out accuracy {self.accuracy:.1%}, loss {self.loss:.3f}"
-
-    def problem(self) -> Problem:
-        """Cross-entropy and accuracy over the training images, as they are without augmentation."""
-        return Problem.supervised(self.recipe.build().eval(), self.recipe.data.inputs(), metrics=["accuracy"])
 
     @cached_property
     def opened(self) -> Run:
@@ -77,6 +65,24 @@ class Network:
         """The numbers of the steps, and the training loss of each."""
         lines = [line for line in self.opened.history if line.get("loss") is not None and "step" in line]
         return np.array([line["step"] for line in lines], float), np.array([line["loss"] for line in lines], float)
+
+
+@dataclass(frozen=True)
+class Network(OfRun):
+    """A trained network: its recipe, seed and run, its held-out accuracy from 0 to 1, and its held-out loss."""
+
+    recipe: Recipe
+    seed: int
+    run: Path
+    accuracy: float
+    loss: float
+
+    def __repr__(self) -> str:
+        return f"{self.recipe.label}, seed {self.seed}: held-out accuracy {self.accuracy:.1%}, loss {self.loss:.3f}"
+
+    def problem(self) -> Problem:
+        """Cross-entropy and accuracy over the training images, as they are without augmentation."""
+        return Problem.supervised(self.recipe.build().eval(), self.recipe.data.inputs(), metrics=["accuracy"])
 
     def mean_rise(self, distance: float, *, lines: int, num_samples: int) -> float:
         """The mean rise at `distance` along so many random filter-normalised lines, computed unless they are kept."""

@@ -36,8 +36,9 @@ from landscape.evaluation.layers import loss_factors
 from landscape.evaluation.model_rounding import WeightRounding
 from landscape.evaluation.reference_loss import DrawnError, loss_of, weights_at
 from landscape.job.directions.base import DirectionTensors
+from landscape.job.directions.computed import hold_if_small
 from landscape.job.directions.file import STEPS
-from landscape.job.directions.random import RandomDirection, hold_if_small
+from landscape.job.directions.random import RandomDirection
 from landscape.model.parameters import State, describe_parameters
 from landscape.problem.selection import samples_in
 

@@ -22,6 +22,24 @@ Formula = Callable[[Sequence["Tensor"]], "Tensor"]
 """Elementwise, of a tensor from each source in float64, in float64; picklable."""
 
 
+FLOAT32 = 4  # bytes
+HELD_BYTES = 1 << 30  # if all directions together are larger, they are drawn or computed whenever they are needed
+
+
+def are_held(numbers: int) -> bool:
+    """Whether directions of so many numbers in all are tensors in memory."""
+    return FLOAT32 * numbers <= HELD_BYTES
+
+
+def hold_if_small(directions: Sequence[State]) -> list[State]:
+    """The directions, as tensors in memory where all of them together are small."""
+    numbers = sum(
+        direction.count if isinstance(direction, PartTensors) else sum(tensor.numel() for tensor in direction.values())
+        for direction in directions
+    )
+    return [dict(direction) for direction in directions] if are_held(numbers) else list(directions)
+
+
 class PartTensors(Mapping[str, "Tensor"], ABC):
     """The tensors of a direction, float32 each, which are made when one is asked for, and never kept.
 

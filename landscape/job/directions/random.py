@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from landscape.model.parameters import FilterScales, ParameterInfo, State
 
 Generator = Literal["counter"]
-FLOAT32 = 4  # bytes
-DRAWN_BYTES = 1 << 30  # if all directions together are larger, they are drawn or computed whenever they are needed
 
 
 class RandomDirection(DirectionSpec):
@@ -95,17 +93,6 @@ class DrawnTensors(PartTensors):
             hashed.update(f"{name} {self.shapes[name]};".encode())
             hashed.update(self.scales[name].table.numpy().tobytes())
         return hashed.hexdigest()
-
-
-def hold_if_small(directions: Sequence[State]) -> list[State]:
-    """The directions; if all of them together take at most DRAWN_BYTES, as tensors in memory."""
-    numbers = 0
-    for direction in directions:
-        if isinstance(direction, PartTensors):
-            numbers += direction.count
-        else:
-            numbers += sum(tensor.numel() for tensor in direction.values())
-    return list(directions) if FLOAT32 * numbers > DRAWN_BYTES else [dict(direction) for direction in directions]
 
 
 def random_direction(

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from landscape.core.errors import JobError
 from landscape.core.grid import Floats
-from landscape.job.directions.base import Normalise
-from landscape.model.parameters import ParameterInfo, State, filter_scales, norm
+from landscape.model.parameters import ParameterInfo, State, norm
 
 # Components whose variance is below this fraction of the largest are rounding errors, not directions.
 RANK_TOLERANCE = 1e-10
@@ -314,30 +313,3 @@ def refuse_immobile(moved: Sequence[ParameterInfo], infos: Sequence[ParameterInf
         f"directions: no parameter moves: of {len(infos)} {frozen} are frozen and the rest falls under "
         f"ignore: [{', '.join(ignore)}]; unfreeze some (requires_grad) or ignore less"
     )
-
-
-def normalise_direction(
-    direction: State, origin: State, infos: Sequence[ParameterInfo], normalise: Normalise
-) -> dict[str, Tensor]:
-    """A direction scaled to the weights of the origin by `filter_scales`, or left as it is.
-
-    Args:
-        direction: the tensors to scale.
-        infos: the description of each parameter, which decides the elements of a filter.
-
-    Returns:
-        A float32 tensor per name of `direction`.
-
-    >>> import torch
-    >>> info = ParameterInfo("w", (2, 2), "weight", True)
-    >>> direction, origin = {"w": torch.tensor([[3.0, 4.0], [0.0, 1.0]])}, {"w": torch.eye(2)}
-    >>> normalise_direction(direction, origin, [info], "filter")["w"].tolist()[1]
-    [0.0, 1.0]
-    >>> normalise_direction(direction, origin, [info], "filter")["w"].norm(dim=1).tolist()
-    [1.0, 1.0]
-    """
-    if normalise == "none":
-        return {name: tensor.float() for name, tensor in direction.items()}
-    moved = [info for info in infos if info.name in direction]
-    scales = filter_scales(direction, origin, moved, normalise)
-    return {info.name: scales[info.name].times(direction[info.name]) for info in moved}

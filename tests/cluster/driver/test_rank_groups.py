@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import cluster
-from cluster.driver import landscape_states
+from cluster.driver import transfer
 from cluster.driver.transfer import FileWeights, PackedFormula
 from landscape import JobError, open_run, read_job, run
 from landscape.model.parameters import state_of
@@ -172,10 +172,10 @@ def test_a_group_computes_directions_from_the_files_that_it_reads(folder, monkey
     }
     one = run(job(folder, "whole", **line))["a"]
     sent = []
-    monkeypatch.setattr("landscape.job.directions.random.DRAWN_BYTES", 0)
+    monkeypatch.setattr("landscape.job.directions.computed.HELD_BYTES", 0)
     monkeypatch.setattr("landscape.compute.landscape_context.LARGE", 0)
-    pack = landscape_states.pack_direction
-    monkeypatch.setattr(landscape_states, "pack_direction", lambda given: sent.append(pack(given)) or sent[-1])
+    pack = transfer.pack_direction
+    monkeypatch.setattr(transfer, "pack_direction", lambda given: sent.append(pack(given)) or sent[-1])
     for name in ("fsdp", "tensor"):
         found = cluster.run(job(folder, name, **line), workers=1)["a"]
         assert found.loss == pytest.approx(one.loss, rel=1e-6)

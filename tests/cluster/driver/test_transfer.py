@@ -78,12 +78,12 @@ def test_a_direction_that_is_drawn_when_needed_travels_as_its_scales():
 def test_a_direction_between_files_travels_as_their_names(tmp_path):
     large, other = nn.Linear(500, 20, bias=False), nn.Linear(500, 20, bias=False)
     save_file(state_of(other), tmp_path / "other.safetensors")
-    origin = OwnState(state_of(large))
+    origin = OwnState(state_of(large), None)
     target = FileState(load_weights(tmp_path / "other.safetensors"), tmp_path / "other.safetensors")
     direction = towards_direction(origin, target)
     packed = pickle.dumps(pack_direction(direction))
     assert len(packed) < 2000
-    unpacker = Unpacker(large, lambda: OwnState(state_of(large)))
+    unpacker = Unpacker(large, lambda: OwnState(state_of(large), None))
     made = unpacker.direction(pickle.loads(packed))
     assert made["weight"].numpy().tobytes() == (other.weight - large.weight).detach().numpy().tobytes()
     assert unpacker.weights(pack_origin(target))["weight"].equal(other.weight)
@@ -399,7 +399,7 @@ def test_a_worker_gives_the_serial_bytes_from_pieces_and_seeds_of_what_is_define
     run(job("serial"))
     if host_bytes:
         monkeypatch.setenv(HOST_BYTES, host_bytes)
-    monkeypatch.setattr("landscape.job.directions.random.DRAWN_BYTES", 0)
+    monkeypatch.setattr("landscape.job.directions.computed.HELD_BYTES", 0)
     cluster.run(job("workers"), workers=1)
     one, other = (open_run(str(tmp_path / name))["plane"] for name in ("serial", "workers"))
     assert one.loss.tobytes() == other.loss.tobytes()

@@ -412,7 +412,7 @@ def test_a_path_of_snapshots_in_bfloat16_and_the_far_end_of_a_line_are_exact(tmp
 @pytest.mark.parametrize("drawn_anew", [False, True])
 def test_a_landscape_says_which_share_of_its_weights_moves_from_point_to_point(tmp_path, drawn_anew, monkeypatch):
     if drawn_anew:
-        monkeypatch.setattr("landscape.job.directions.random.DRAWN_BYTES", 0)
+        monkeypatch.setattr("landscape.job.directions.computed.HELD_BYTES", 0)
     spec = {"name": "a", "size": 21, "directions": [{"kind": "random"}], "range": [-0.1, 0.1]}
     found = run(make_job(tmp_path, mixed_problem, [spec], num_samples=9, precision="bfloat16"))["a"]
     model = mixed_problem().model

@@ -165,7 +165,7 @@ def test_a_landscape_of_weights_in_a_file_has_the_bits_of_one_in_memory(tmp_path
 
     memory = surface("memory", lambda: Problem.causal_lm(reader(), tokens()))
     file = surface("file", lambda: on_file(shards))
-    monkeypatch.setattr("landscape.job.directions.random.DRAWN_BYTES", 0)
+    monkeypatch.setattr("landscape.job.directions.computed.HELD_BYTES", 0)
     drawn = surface("drawn", lambda: on_file(shards))
     for other in (file, drawn):
         assert other.loss.tobytes() == memory.loss.tobytes()

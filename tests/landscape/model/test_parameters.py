@@ -16,12 +16,12 @@ from torch import nn
 
 from landscape import JobError
 from landscape.job.directions.base import DEFAULT_IGNORE, Normalise
+from landscape.job.directions.file import supplied_direction
+from landscape.job.directions.plane import step_towards
 from landscape.job.directions.random import random_direction
-from landscape.job.directions.tensors import normalise_direction
 from landscape.model.parameters import (
     ParameterInfo,
     describe_parameters,
-    difference,
     direction_digest,
     dot,
     filter_unview,
@@ -37,6 +37,12 @@ from landscape.model.parameters import (
 )
 
 # -- filter normalisation ------------------------------------------------------------------------------------
+
+
+def normalise_direction(direction, origin, infos, normalise):
+    """The tensors of a direction from a file, scaled to the weights."""
+    moved = [info for info in infos if info.name in direction]
+    return dict(supplied_direction(direction, origin, moved, "direction", normalise))
 
 
 def output_filter_of(module: nn.Module, name: str, place: tuple[int, ...]) -> int:
@@ -352,7 +358,7 @@ def test_norms_products_and_differences():
     second = {"a": torch.tensor([[1.0, 2.0]]), "b": torch.tensor([-1.0])}
     assert norm(first) == 5.0
     assert dot(first, second) == -1.0
-    found = difference(first, second | {"n": torch.tensor(3)})
+    found = step_towards(second | {"n": torch.tensor(3)}, first)
     assert {name: tensor.tolist() for name, tensor in found.items()} == {"a": [[2.0, -2.0]], "b": [5.0]}
 
 

@@ -166,7 +166,7 @@ def test_large_random_directions_are_kept_as_their_seed_alone(tmp_path, monkeypa
     problem = quadratic_problem()
     spec = {"name": "a", "size": 4}
     kept = run(make_job(tmp_path / "kept", lambda: problem, [spec]))["a"]
-    monkeypatch.setattr("landscape.job.directions.random.DRAWN_BYTES", 10)
+    monkeypatch.setattr("landscape.job.directions.computed.HELD_BYTES", 10)
     job = make_job(tmp_path / "seed", lambda: problem, [spec], tile=2)
     asked = iter(range(1000))
     with pytest.raises(Interrupted):

@@ -13,7 +13,6 @@ from small_models import make_job
 from torch import nn
 
 import landscape.compute.landscape_context as landscape_context
-import landscape.job.directions.random as random_directions
 from landscape import Problem, open_run, run
 from landscape.job.directions.computed import ComputedTensors
 from landscape.job.directions.file import supplied_direction
@@ -123,8 +122,7 @@ def test_a_job_with_computed_directions_has_the_bits_of_held_ones(tmp_path, monk
         return {spec["name"]: computed[spec["name"]].loss.tobytes() for spec in specs}
 
     held = values(tmp_path / "held")
-    monkeypatch.setattr(random_directions, "DRAWN_BYTES", 0)
-    monkeypatch.setattr("landscape.compute.axes_and_paths.DRAWN_BYTES", 0)
+    monkeypatch.setattr("landscape.job.directions.computed.HELD_BYTES", 0)
     monkeypatch.setattr(landscape_context, "LARGE", 0)
     asked = list[str]()
     rectangle = ComputedTensors.rectangle
