@@ -237,6 +237,9 @@ class ModuleState:
         self._empty_containers = [group.container for group in self._empty]
         self._members = [*dicts, *(items.values() for items in dicts),
                          *(group.container for group in plain if isinstance(group, Members))]  # fmt: skip
+        self._remember_members()
+
+    def _remember_members(self) -> None:
         self._lengths, self._held = [*map(len, self._containers)], [*chain.from_iterable(self._members)]
 
     def changed(self) -> bool:
@@ -249,8 +252,11 @@ class ModuleState:
     def _changed_groups(self) -> Iterator[NamedMembers | Members]:
         """The containers whose content has changed; large ones by the rule of `changed`."""
         if not self._are_as_before():
-            yield from (group for group in self._empty if group.container)
-            yield from (group for group in self._filled if group.changed())
+            changed = [group for group in self._empty if group.container]
+            changed += [group for group in self._filled if group.changed()]
+            if not changed:  # an engine has added or removed something, which is there next time too
+                self._remember_members()
+            yield from changed
         else:
             yield from (group for group in self._others if group.changed())
         for group in self._large:

@@ -349,18 +349,24 @@ class Stacked(Forward):
 
 
 def autocast(plan: Plan, device: torch.device) -> contextlib.AbstractContextManager[None]:
-    """torch's autocast for a plan in bfloat16; otherwise nothing."""
+    """torch's autocast for a plan in bfloat16; otherwise nothing, as `arithmetic` turns off that of the caller."""
+    if plan.precision != "bfloat16":
+        return nullcontext()
     # autocast's cache lives for one block only, and must not be filled while a CUDA graph is captured.
-    return torch.autocast(device.type, torch.bfloat16, enabled=plan.precision == "bfloat16", cache_enabled=False)
+    return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
 
 
 @contextlib.contextmanager
 def arithmetic(plan: Plan, device: torch.device) -> Iterator[None]:
-    """Within the block, the plan's threads, precision and deterministic kernels; afterwards the process's own."""
+    """Within the block, the plan's threads, precision and deterministic kernels, and no autocast of the caller's.
+
+    Afterwards the process's own.
+    """
     tf32 = plan.precision == "tf32"
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32)
-    with kept_draws(), flags:
+    no_autocast = torch.autocast(device.type, torch.bfloat16, enabled=False)
+    with kept_draws(), flags, no_autocast:
         try:
             if threads != plan.threads:
                 torch.set_num_threads(plan.threads)

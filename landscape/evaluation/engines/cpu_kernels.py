@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from landscape.evaluation.engines.base import Folded, Rewrite, RewriteTarget, applies, fold_norms
 from landscape.evaluation.model_rounding import ActivationRounding, AffineRange, WeightRounding, levels
-from landscape.problem.batches import exchange_tensors
+from landscape.problem.batches import first_of
 
 RELU = (torch.relu, torch.relu_, F.relu, F.relu_, "relu", "relu_")
 ADD = (operator.add, operator.iadd, torch.add, "add", "add_")
@@ -67,19 +67,20 @@ class FusedLayer(nn.Module):
     def __init__(self, layer: nn.Linear | nn.Conv2d, *, relu: bool, overwrite: bool = False) -> None:
         super().__init__()
         self.layer, self.relu, self.overwrite = layer, relu, overwrite
+        self._held = (layer,)  # an attribute that is a module takes long to read
 
     def forward(self, inputs: Tensor, residual: Tensor | None = None) -> Tensor:
         """relu(layer(inputs) + residual), both optional; by torch if the kernel does not support these tensors."""
-        autocast = torch.is_autocast_enabled("cpu")
-        dtype = torch.get_autocast_dtype("cpu") if autocast else self.layer.weight.dtype
-        if autocast:
-            inputs = inputs.to(dtype)
-        if not self._takes(inputs, residual, dtype):
+        layer = self._held[0]
+        weight, bias = cast(tuple[Tensor, Tensor | None], (layer._parameters["weight"], layer._parameters["bias"]))
+        dtype = weight.dtype
+        if torch.is_autocast_enabled("cpu"):
+            dtype = torch.get_autocast_dtype("cpu")
+            inputs, weight, bias = inputs.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+        if not self._takes(layer, inputs, residual, dtype):
             return self._plain(inputs, residual)
-        weight, bias = self.layer.weight.to(dtype), None if self.layer.bias is None else self.layer.bias.to(dtype)
-        if isinstance(self.layer, nn.Linear):
+        if isinstance(layer, nn.Linear):
             return _kernel("_linear_pointwise")(inputs, weight, bias, *self._after("none"))
-        layer = self.layer
         given = (weight, bias, layer.padding, layer.stride, layer.dilation, layer.groups)
         if residual is None:
             return _kernel("_convolution_pointwise")(inputs, *given, *self._after("none"))
@@ -93,7 +94,7 @@ class FusedLayer(nn.Module):
         """The kernel's last operation: its name, numbers and algorithm."""
         return ("relu" if self.relu else nothing, [], "")
 
-    def _takes(self, inputs: Tensor, residual: Tensor | None, dtype: torch.dtype) -> bool:
+    def _takes(self, layer: nn.Linear | nn.Conv2d, inputs: Tensor, residual: Tensor | None, dtype: torch.dtype) -> bool:
         """Whether the kernel supports these tensors."""
         if inputs.dtype != dtype or dtype not in (torch.float32, torch.bfloat16) or not inputs.numel():
             return False
@@ -101,14 +102,14 @@ class FusedLayer(nn.Module):
             return False  # the kernel has no derivative
         if dtype is torch.bfloat16 and not _computes_bfloat16():
             return False
-        if isinstance(self.layer, nn.Linear):
+        if isinstance(layer, nn.Linear):
             return inputs.dim() > 1
         if inputs.dim() != 4 or residual is None:
             return inputs.dim() == 4
         # The kernel that adds a residual exists for this memory format only.
         channels_last = inputs.is_contiguous(memory_format=torch.channels_last) and not inputs.is_contiguous()
-        fits = residual.dtype == dtype and residual.shape == _shape(self.layer, inputs.shape)
-        return fits and channels_last and self.layer.groups == 1
+        fits = residual.dtype == dtype and residual.shape == _shape(layer, inputs.shape)
+        return fits and channels_last and layer.groups == 1
 
     def _plain(self, inputs: Tensor, residual: Tensor | None) -> Tensor:
         output: Tensor = self.layer(inputs)
@@ -123,6 +124,7 @@ def _computes_bfloat16() -> bool:
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
+@functools.cache
 def _kernel(name: str, overload: str = "default") -> Callable[..., Tensor]:
     return cast(Callable[..., Tensor], getattr(getattr(torch.ops.mkldnn, name), overload))
 
@@ -497,12 +499,12 @@ class Maxima(Rewrite):
 
     @classmethod
     def applies(cls, target: RewriteTarget) -> bool:
-        """Whether the device is a CPU and `observe` of the first batch pools in two dimensions."""
+        """Whether the device is a CPU and `observe` of a few samples pools in two dimensions."""
         if target.device.type != "cpu":
             return False
         mode = PoolingByMaxima()
         with torch.no_grad(), mode:
-            target.observe(target.model, exchange_tensors(lambda tensor: tensor, target.first_batch()))
+            target.observe(target.model, first_of(target.first_batch(), 2))
         return mode.met
 
     @classmethod

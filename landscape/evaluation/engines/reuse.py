@@ -385,7 +385,9 @@ class _Sum:
     def at(self, last: float, inputs: Tensor) -> Tensor:
         unchanged = inputs is self.inputs and inputs._version == self.version
         if not unchanged and (inputs is self.inputs or not same_bits(inputs, self.inputs)):
-            raise InputVaries("superposed: a layer gets another input at another point; take an engine without it")
+            raise InputVaries(
+                "superposed: a layer gets another input at another point; take another engine, such as eager"
+            )
         output = torch.add(self.shared, self.along, alpha=last)
         return output if output.dtype == self.dtype else output.to(self.dtype)
 
