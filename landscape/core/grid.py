@@ -254,7 +254,9 @@ def within(shape: Index, most: int | None) -> Index:
     return tuple(edges)
 
 
-def choose_tile_shape(shape: Sequence[int], seconds_per_point: float, workers: int) -> Index:
+def choose_tile_shape(
+    shape: Sequence[int], seconds_per_point: float, workers: int, *, in_rows: bool = False, at_once: int = 1
+) -> Index:  # fmt: skip
     """The shape of a tile that costs about 10 s, shorter in short jobs, with at least four tiles per worker.
 
     Each edge lies between 1 and 64 points; tiles are as square as the grid allows.
@@ -263,21 +265,28 @@ def choose_tile_shape(shape: Sequence[int], seconds_per_point: float, workers: i
         shape: of arrays over the grid, in points.
         seconds_per_point: the measured time of one evaluation.
         workers: how many workers share the tiles.
+        in_rows: whether points that differ in the first index alone share work: tiles then are long in it.
+        at_once: how many points are computed at once: tiles hold as many at least, if there are so many.
 
     >>> choose_tile_shape((1000, 1000), seconds_per_point=0.1, workers=2)
     (10, 10)
+    >>> choose_tile_shape((1000, 1000), seconds_per_point=0.1, workers=2, in_rows=True)
+    (64, 1)
     """
     points = math.prod(shape)
     fair_share = points * seconds_per_point / (4 * TILES_PER_WORKER * workers)
     seconds = min(TILE_SECONDS, max(SHORTEST_TILE_SECONDS, fair_share))
     budget = max(1, min(int(seconds / max(seconds_per_point, 1e-9)), points // (TILES_PER_WORKER * workers)))
-    edge = max(1, int(budget ** (1 / len(shape)) + 1e-9))
+    fewest = TILES_PER_WORKER * workers
+    if budget < at_once <= TILE_SECONDS / max(seconds_per_point, 1e-9):
+        budget, fewest = at_once, max(1, points // at_once)
+    edge = 1 if in_rows else max(1, int(budget ** (1 / len(shape)) + 1e-9))
     edges = [min(n, edge, MAX_TILE_EDGE) for n in shape]
-    for d in reversed(range(len(shape))):
+    for d in range(len(shape)) if in_rows else reversed(range(len(shape))):
         # The other dimensions use the part of the budget that a short dimension leaves.
         others = math.prod(edges[:d] + edges[d + 1 :])
         edges[d] = max(1, min(shape[d], MAX_TILE_EDGE, budget // others))
-    while math.prod(tile_counts(shape, edges)) < min(points, TILES_PER_WORKER * workers):
-        d = max(range(len(edges)), key=edges.__getitem__)
+    while math.prod(tile_counts(shape, edges)) < min(points, fewest, TILES_PER_WORKER * workers):
+        d = max(range(len(edges)), key=lambda d: (edges[d] > 1, in_rows and d > 0, edges[d]))
         edges[d] = -(-edges[d] // 2)
     return tuple(edges)

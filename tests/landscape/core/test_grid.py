@@ -244,9 +244,10 @@ def test_coarse_to_fine_of_five_by_two_written_out():
     shape=st.lists(st.integers(3, 300), min_size=1, max_size=3).map(tuple),
     seconds=st.floats(0, 1e4),
     workers=st.integers(1, 200),
+    in_rows=st.booleans(),
 )
-def test_tiles_are_between_one_and_64_and_at_least_four_per_worker(shape, seconds, workers):
-    found = choose_tile_shape(shape, seconds, workers)
+def test_tiles_are_between_one_and_64_and_at_least_four_per_worker(shape, seconds, workers, in_rows):
+    found = choose_tile_shape(shape, seconds, workers, in_rows=in_rows)
     assert all(1 <= edge <= min(n, MAX_TILE_EDGE) for edge, n in zip(found, shape, strict=True))
     assert math.prod(tile_counts(shape, found)) >= min(math.prod(shape), 4 * workers)
     # No tile of more than one point is dearer than about ten seconds.
@@ -259,3 +260,19 @@ def test_tiles_are_between_one_and_64_and_at_least_four_per_worker(shape, second
 )
 def test_tile_shapes_of_typical_jobs(shape, seconds, workers, expected):
     assert choose_tile_shape(shape, seconds, workers) == expected
+
+
+def test_tiles_hold_the_points_that_are_computed_at_once_unless_that_takes_long():
+    assert choose_tile_shape((51,), 1e-4, 1, at_once=32) == (32,)
+    assert choose_tile_shape((5, 5), 1e-4, 8, at_once=32) == (5, 5)
+    assert choose_tile_shape((25, 25), 1e-4, 8, at_once=32) == (5, 6), "as square as it can be"
+    assert choose_tile_shape((25, 25), 100.0, 8, at_once=32) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "shape, seconds, workers, expected",
+    [((25, 25), 0.01, 1, (25, 2)), ((40, 40), 100.0, 2, (1, 1)), ((200, 30), 0.1, 1, (64, 1)),
+     ((9, 9, 9), 0.01, 1, (9, 5, 1)), ((1000,), 0.01, 1, (62,)), ((12, 4), 1e-6, 1, (12, 1))],
+)  # fmt: skip
+def test_tiles_of_rows_are_whole_rows_where_that_leaves_every_worker_some(shape, seconds, workers, expected):
+    assert choose_tile_shape(shape, seconds, workers, in_rows=True) == expected
