@@ -18,6 +18,7 @@ from torch.nn.functional import relu
 from landscape.core.errors import JobError, nearest, quoted
 from landscape.job.job import Job
 from landscape.problem.terms import Problem
+from landscape.recipes.gpt import BYTES, CONTEXT, NextByte
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.resnet import ResNet
 from landscape.recipes.resnet50 import ResNet50
@@ -106,6 +107,11 @@ def _sentences(count: int) -> Data:
     return words[:, :-1].contiguous(), words[:, 1:].contiguous()
 
 
+def _texts(count: int) -> Data:
+    text = torch.randint(0, BYTES, (count, CONTEXT + 1))
+    return text[:, :-1].contiguous(), text[:, 1:].contiguous()
+
+
 def _masks(count: int) -> Data:
     return torch.randn(count, 1, 64, 64), torch.randint(0, 2, (count, 64, 64))
 
@@ -126,6 +132,7 @@ SYNTHETIC_MODELS = {
     "resnet50": SyntheticModel(ResNet50, partial(_classes, shape=(3, 224, 224), classes=1000), 256),
     "mlp": SyntheticModel(partial(_mlp, (784, 1888, 1888, 10)), partial(_classes, shape=(784,)), 64),
     "transformer": SyntheticModel(Transformer, _sentences, 256),
+    "gpt": SyntheticModel(NextByte, _texts, 256),
     "unet": SyntheticModel(UNet, _masks, 256),
     "control-flow": SyntheticModel(ControlFlow, partial(_classes, shape=(64,))),
     "tiny": SyntheticModel(partial(_mlp, (8, 8, 3)), partial(_classes, shape=(8,), classes=3), 16),

@@ -97,7 +97,7 @@ def run_in_turns(
         own_batches: None lets this project choose.
     """
     theirs, own = Side(), Side()
-    prepared = ours(folder, "float32")(subject, Lattice(size, 2 * HALF / (size - 1)), own_batches)
+    prepared = ours(folder, "float32", 40**2)(subject, Lattice(size, 2 * HALF / (size - 1)), own_batches)
     assert prepared.losses_at is not None
     command = [MINDSPORE, HERE / "mindspore_rows.py", folder / "mnist", folder]
     command = [*map(str, [*command, batch_size, len(subject.targets), size, threads])]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import sys
 import tempfile
@@ -21,6 +22,8 @@ from adapters import COMPILED, contenders
 from report import agreements, record, table
 from rounds import run_rounds
 from subjects import SUBJECTS, Lattice, MissingData
+
+from landscape.evaluation.tuning.choices import CACHE
 
 ROOT = Path(__file__).resolve().parents[2]
 SIDES = {"lenet": 9, "resnet20": 4}  # rows as long as those of short tiles
@@ -60,6 +63,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--batch-sizes", type=int, nargs="+", default=BATCH_SIZES, help="of which each peer gets its best"
     )
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument(
+        "--no-search", action="store_true", help="this project as in a short job: no engine is searched for or kept"
+    )
     parser.add_argument("--compiled", action="store_true", help="also the bare forward under torch.compile (needs gcc)")
     parser.add_argument("--json", type=Path, help="write everything that was measured to this file")
     parser.add_argument(
@@ -74,6 +80,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(arguments)
     torch.set_num_threads(1)
+    if options.no_search:
+        os.environ[CACHE] = ""
     names = list(SUBJECTS) if options.model == "all" else [options.model]
     found: dict[str, Any] = {**surroundings(), "results": []}
     for name in names:
@@ -86,7 +94,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 print(f"{name}: left out: {reason}")
                 found["results"].append({"model": name, "reason": str(reason)})
                 continue
-            tools = [*([COMPILED] if options.compiled else []), *contenders(Path(folder))]
+            tools = [
+                *([COMPILED] if options.compiled else []),
+                *contenders(Path(folder), searches=not options.no_search),
+            ]
             rows = run_rounds(tools, subject, lattice, options.rounds, options.batch_sizes, _progress)
             agreed = agreements(subject, rows)
         print(table(subject, lattice, rows, agreed), end="\n\n")
