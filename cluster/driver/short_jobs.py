@@ -6,18 +6,20 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
 from cluster.runtime import logs
 from landscape.compute.planning import is_done_sooner_here
-from landscape.compute.plans import make_evaluator
+from landscape.compute.plans import make_evaluator, tuning_scope
 from landscape.compute.prepared import PreparedJob, PreparedLandscape
 from landscape.core.devices import cores, release_memory
 from landscape.core.errors import Interrupted
-from landscape.evaluation.tuning.choices import Limits
-from landscape.evaluation.tuning.search import budget_of
-from landscape.evaluation.tuning.trials import measure_point
+from landscape.core.plan import BASES, Engine
+from landscape.evaluation.tuning.choices import KeptChoices, Limits
+from landscape.evaluation.tuning.search import Failed, budget_of
+from landscape.evaluation.tuning.trials import Trials
 from landscape.problem.user_code import in_folder
 
 MEASURING_SECONDS = 3.0  # a point that takes longer is not measured to its end: the job is a long one
@@ -75,7 +77,7 @@ def is_worth_it(seconds_per_point: float, points: int, workers: int, *, searches
 
 
 def _measured(prepared: PreparedJob, landscape: PreparedLandscape) -> float | None:
-    """Seconds of a point as planned; None where it takes long, and where it fails, since a job outlives its workers."""
+    """Seconds of a point by the first engine; None if it takes long or fails: a job outlives its workers."""
     end = time.monotonic() + MEASURING_SECONDS
 
     def on_point() -> None:
@@ -96,7 +98,8 @@ def _measured_within(prepared: PreparedJob, landscape: PreparedLandscape, on_poi
     logs.tell(here=True)
     evaluator = make_evaluator(prepared, landscape, on_point)
     with in_folder(prepared.folder):
-        point = [float(axis[len(axis) // 2]) for axis in landscape.grid.coordinates]
-        if evaluator.time_batches(1, point) * evaluator.batches > MEASURING_SECONDS:
-            return None
-        return evaluator.within_memory(lambda: measure_point(evaluator, landscape.grid))
+        scope = replace(tuning_scope(prepared)[0], needs_cost=True)
+        if scope.engine is not None and BASES[scope.engine.base].setup_seconds:
+            scope = replace(scope, engine=Engine())  # its set-up would be for nothing
+        cost = Trials(evaluator, landscape.grid, KeptChoices(None)).measure(scope)
+    return None if isinstance(cost, Failed) or cost.seconds > MEASURING_SECONDS else cost.seconds

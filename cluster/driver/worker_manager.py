@@ -385,7 +385,8 @@ class LandscapePlanner:
         for new in landscapes.new:
             samples = kept_samples(self._prepared, new.landscape)
             cost = seconds * new.landscape.evaluations_per_point
-            shape = tile_shape_for(self._prepared.job, new.landscape.grid, cost, self._pool.size, samples)
+            of_landscape = new.landscape.grid, new.landscape.plan.engine
+            shape = tile_shape_for(self._prepared.job, *of_landscape, cost, self._pool.size, samples)
             landscapes.mark_created(new, create_landscape(self._prepared, new.landscape, shape))
 
     def _plan(self, new: Sequence[NewLandscape]) -> float:

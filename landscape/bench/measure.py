@@ -44,8 +44,9 @@ from landscape.core.plan import Engine, Precision
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.reduction import Values
 from landscape.evaluation.tuning.choices import Limits, Trial, Tuned, TuningScope
+from landscape.evaluation.tuning.local_search import tune
 from landscape.evaluation.tuning.search import row_points
-from landscape.evaluation.tuning.trials import measure_point, probe_points, tune
+from landscape.evaluation.tuning.trials import probe_points
 from landscape.job.job import Job
 from landscape.problem.user_code import in_folder
 
@@ -212,9 +213,7 @@ class _Bench:
 
     def _tune(self) -> Tuned:
         """The engine that a run of this job would choose, or one that is found in the time given."""
-        seconds, options = measure_point(self._evaluator, self._grid), self._options
-        axes = len(self._grid.shape)
-        self._row = min(row_points(seconds, axes), round(TILE_POINTS ** (1 / axes)))
+        options, axes = self._options, len(self._grid.shape)
         asked = None if self._job.engine == "auto" else Engine.parse(self._job.engine)
         points, limits, budget = self._grid.points, Limits(), options.search_seconds
         if budget:  # whatever a point costs when it is measured again
@@ -222,13 +221,16 @@ class _Bench:
         scope = TuningScope(asked, self._job.batch_size is None, 0 if budget == 0 else points)
         if options.engines:
             scope, limits = TuningScope(self._evaluator.plan.engine, False, 0), Limits()
-        self._report(f"{seconds:.3g} s a point, eager; looking for better engines")
-        return tune(self._evaluator, self._grid, scope, limits=limits)
+        self._report("measuring a point, looking for better engines")
+        tuned = tune(self._evaluator, self._grid, scope, limits=limits)
+        self._row = min(row_points(tuned.seconds_per_point, axes), round(TILE_POINTS ** (1 / axes)))
+        return tuned
 
     def _rows(self, tuned: Tuned) -> list[_Row]:
         """Plain eager first, then every engine in the batches that suit it best."""
         plan = self._evaluator.plan
-        first = replace(plan, batch_size=tuned.trials[0].batch_size if tuned.trials else tuned.plan.batch_size)
+        timed = [trial.batch_size for trial in tuned.trials if not trial.refused]
+        first = replace(plan, batch_size=timed[0] if timed else tuned.plan.batch_size)
         best: dict[Engine, Trial] = {}
         for trial in tuned.trials:
             if not trial.refused and (trial.samples_per_second or 0) > _speed(best.get(trial.engine)):

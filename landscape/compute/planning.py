@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -30,8 +30,9 @@ from landscape.core.grid import tile_counts
 from landscape.core.text import bytes_text, count_text, number_text, seconds_text
 from landscape.core.validation import AUTO, ranges
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.tuning.choices import KeptChoices, Tuned, TuningScope
-from landscape.evaluation.tuning.trials import outlook, tune
+from landscape.evaluation.tuning.choices import KeptChoices, Tuned
+from landscape.evaluation.tuning.local_search import tune
+from landscape.evaluation.tuning.trials import outlook
 from landscape.job.directions.file import PRODUCT_EVALUATIONS
 from landscape.job.directions.random import DrawnTensors
 from landscape.job.job import Job
@@ -172,8 +173,13 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
     first = prepared.landscapes[0]
     # A plan for GPUs may be made on a machine without one; its seconds are a guess.
     measured = prepared.ranks == 1 and (first.plan.device == "cpu" or torch.cuda.is_available())
-    # Timed with the engine of the plan; a faster one is searched for when the job runs.
-    scope, tuned, evaluator, remarks = TuningScope(first.plan.engine), Tuned(first.plan), None, list[str]()
+    # Timed with the engine that the job starts from; a faster one is searched for when it runs.
+    scope, tuned, evaluator, remarks = (
+        replace(tuning_scope(prepared)[0], points=0),
+        Tuned(first.plan),
+        None,
+        list[str](),
+    )
     if measured:
         with in_folder(prepared.folder):
             evaluator = make_evaluator(prepared, first)
@@ -189,7 +195,7 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
     missing += sum(planned["range_evaluations"] + planned["own_model"]["evaluations"] for planned in landscapes)
     maps = [planned["convexity"] for planned in landscapes if planned["convexity"]]
     further = sum(cost["all_most_evaluations"] - cost["all_evaluations"] for cost in maps)
-    engine = _engine(prepared, evaluator, seconds)
+    engine = _engine(prepared, evaluator, tuned)
     wants_ray = (
         workers
         or job.workers
@@ -200,7 +206,7 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
     )
     times = times_of(missing * seconds, engine["search_seconds"] or 0.0, count, alone=not wants_ray)
     for planned, landscape in zip(landscapes, prepared.landscapes, strict=True):
-        planned |= _tiles(prepared, landscape, seconds, 1 if times["here"] else count)
+        planned |= _tiles(prepared, landscape, tuned, 1 if times["here"] else count)
     return {
         "run": prepared.run,
         "num_samples": prepared.landscapes[0].record.num_samples,
@@ -236,8 +242,12 @@ def _remarks(evaluator: Evaluator, landscape: PreparedLandscape, tuned: Tuned) -
     return [*remarks, *filter(None, [not_finite])]
 
 
-def _engine(prepared: PreparedJob, evaluator: Evaluator | None, seconds: float) -> dict[str, Any]:
-    """How new landscapes will be computed, and why; `engine` is None if it is chosen when the job runs."""
+def _engine(prepared: PreparedJob, evaluator: Evaluator | None, tuned: Tuned) -> dict[str, Any]:
+    """How new landscapes will be computed, and why; `engine` is None if it is chosen when the job runs.
+
+    Args:
+        tuned: the engine that was timed, by which the job starts.
+    """
     scope, chosen = tuning_scope(prepared)
     plan = prepared.landscapes[0].plan
     size = (chosen or plan).batch_size
@@ -246,21 +256,25 @@ def _engine(prepared: PreparedJob, evaluator: Evaluator | None, seconds: float) 
         return {"engine": str(scope.engine), "batch_size": size, "why": why, "search_seconds": 0.0}
     if evaluator is None:
         return {"engine": None, "batch_size": None, "why": "chosen on the workers", "search_seconds": None}
-    expected = outlook(evaluator, plan, scope, seconds, KeptChoices.of_user())
+    expected = outlook(evaluator, plan, scope, tuned.seconds_per_point, KeptChoices.of_user())
     if expected.kept is not None:
         kept, why = expected.kept, f"kept choice of {expected.kept.since[:10]}"
         return {"engine": str(kept.engine), "batch_size": kept.batch_size, "why": why, "search_seconds": 0.0}
     if expected.search_seconds:
         why = f"to be searched: up to {expected.search_seconds:g} s and the candidate then at hand"
         return {"engine": None, "batch_size": None, "why": why, "search_seconds": expected.search_seconds}
-    return {"engine": str(plan.engine), "batch_size": size, "why": "too short a job to search", "search_seconds": 0.0}
+    first = {"engine": str(tuned.plan.engine), "batch_size": tuned.plan.batch_size}
+    return {**first, "why": "by rule, as the job is too short to search", "search_seconds": 0.0}
 
 
-def _tiles(prepared: PreparedJob, landscape: PreparedLandscape, seconds: float, workers: int) -> dict[str, Any]:
+def _tiles(prepared: PreparedJob, landscape: PreparedLandscape, tuned: Tuned, workers: int) -> dict[str, Any]:
     """The tiles of a landscape, as stored, or as its job would make them with this many workers."""
     stored, kept = _stored(prepared.run, landscape), kept_samples(prepared, landscape)
-    cost = seconds * landscape.evaluations_per_point
-    shape = stored.tile_shape if stored else tile_shape_for(prepared.job, landscape.grid, cost, workers, kept)
+    if stored is not None:
+        shape = stored.tile_shape
+    else:
+        cost, engine = tuned.seconds_per_point * landscape.evaluations_per_point, tuned.plan.engine
+        shape = tile_shape_for(prepared.job, landscape.grid, engine, cost, workers, kept)
     return {"tile_shape": list(shape), "tiles": math.prod(tile_counts(landscape.grid.shape, shape))}
 
 

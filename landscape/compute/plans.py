@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from torch import nn
@@ -23,7 +23,7 @@ from landscape.evaluation.model_rounding import rounded_layers, rounded_weights
 from landscape.evaluation.reduction import terms_of
 from landscape.evaluation.running_model import refuse_unrounded
 from landscape.evaluation.tuning.choices import KeptChoices, Limits, TuningScope
-from landscape.evaluation.tuning.trials import tune
+from landscape.evaluation.tuning.local_search import tune
 from landscape.job.job import Job, names_a_run
 from landscape.job.landscape import Landscape
 from landscape.model.shards import is_sharded
@@ -193,8 +193,18 @@ def tuning_scope(prepared: PreparedJob) -> tuple[TuningScope, Plan | None]:
     if prepared.ranks > 1 or is_sharded(prepared.problem.model):
         engine = engine or Engine()  # the processes of a group would measure different times, and choose differently
     # In the store the last axis comes first.
-    rows = [tile_shape_for(job, landscape.grid, 1.0, 1)[0] for landscape in prepared.landscapes if job.tile is not None]
-    return TuningScope(engine, job.batch_size is None and chosen is None, points, min(rows, default=None)), chosen
+    grids = [landscape.grid for landscape in prepared.landscapes] if job.tile is not None else []
+    rows = [tile_shape_for(job, grid, Engine(), 1.0, 1)[0] for grid in grids]
+    same_moved = len({frozenset(_moved_matrices(landscape)) for landscape in prepared.landscapes}) < 2
+    may_choose_batch_size = job.batch_size is None and chosen is None
+    needs_cost = engine is None or job.tile is None
+    return TuningScope(engine, may_choose_batch_size, points, min(rows, default=None), same_moved, needs_cost), chosen
+
+
+def _moved_matrices(landscape: PreparedLandscape) -> Iterator[str]:
+    """The names of the moved tensors that are weights of layers."""
+    for axis in landscape.directions:
+        yield from (name for name in axis.tensors if landscape.origin[name].dim() > 1)
 
 
 def bound_to(scope: TuningScope, plan: Plan) -> TuningScope:
@@ -249,14 +259,19 @@ def make_evaluator(
         )  # fmt: skip
 
 
-def tile_shape_for(job: Job, grid: Grid, seconds_per_point: float, workers: int, kept_samples: int = 0) -> Index:
-    """The job's own tile shape, or the one that suits the cost of a point.
+def tile_shape_for(
+    job: Job, grid: Grid, engine: Engine, seconds_per_point: float, workers: int, kept_samples: int = 0
+) -> Index:  # fmt: skip
+    """The job's own tile shape, or the one that suits the cost of a point and the engine.
 
     Args:
         kept_samples: the number of samples whose losses are stored.
     """
     if job.tile is None:
-        return within_tile_bytes(choose_tile_shape(grid.shape, seconds_per_point, workers), kept_samples)
+        shape = choose_tile_shape(
+            grid.shape, seconds_per_point, workers, in_rows=engine.shares_rows, at_once=engine.points
+        )
+        return within_tile_bytes(shape, kept_samples)
     per_axis = job.tile * len(grid.shape) if len(job.tile) == 1 else job.tile
     return tuple(min(t, n) for t, n in zip(reversed(per_axis), grid.shape, strict=True))
 

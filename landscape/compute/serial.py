@@ -150,7 +150,7 @@ def _open_or_create(
             # One job has one engine: the choice for this landscape holds for the rest.
             job_plan, scope = planned.plan, bound_to(scope, planned.plan)
             kept, seconds = kept_samples(prepared, planned), seconds * planned.evaluations_per_point
-            tile_shape = tile_shape_for(prepared.job, planned.grid, seconds, 1, kept)
+            tile_shape = tile_shape_for(prepared.job, planned.grid, planned.plan.engine, seconds, 1, kept)
             opened = create_landscape(prepared, planned, tile_shape)
         landscapes.append((planned, opened))
     return landscapes

@@ -250,6 +250,10 @@ class Engine:
         """This engine with these options too."""
         return replace(self, options=self.options | set(names))
 
+    def without(self, *names: str) -> Engine:
+        """This engine without these options."""
+        return replace(self, options=self.options.difference(names))
+
     def on(self, base: str, points: int = 1) -> Engine:
         """Another base with those of this engine's options that it has the hooks for."""
         return Engine(base, frozenset(name for name in self.options if base in OPTIONS[name].bases), points)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
+import gc
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,16 +18,15 @@ from landscape.core.devices import is_out_of_memory
 from landscape.core.errors import Interrupted
 from landscape.core.grid import Floats
 from landscape.core.plan import Engine, OriginIn, Plan
-from landscape.core.random_state import seed_draws
 from landscape.evaluation.engines.base import Rewrite, RewriteTarget, arithmetic, wait
+from landscape.evaluation.evaluation_order import Point, Walk, walk_of
 from landscape.evaluation.feed import SamplesChanged, UnchangedSamples, UnseenWriteError, batching_of, make_feed
-from landscape.evaluation.reduction import Before, Observed, Pieces, Places, Reduction, Values, terms_of
-from landscape.evaluation.running_model import LoadedModel, RunningModel
+from landscape.evaluation.reduction import Before, Pieces, Places, Reduction, Values, terms_of
+from landscape.evaluation.running_model import LoadedModel, RunningModel, layouts_of
 from landscape.evaluation.weights import MovingWeights
 from landscape.model.parameters import State
 from landscape.problem.batches import Batch
 from landscape.problem.batches import Samples as ChosenSamples
-from landscape.problem.sources import seed_of
 from landscape.problem.supervised import Observe
 from landscape.surface.accuracy import PILOT, blocks_with
 
@@ -95,9 +93,11 @@ class Evaluator:
         Raises:
             JobError, ValueError: the engine cannot run this model here; later calls fail until another engine is used.
         """
+        same_layouts = layouts_of(engine) == layouts_of(self.plan.engine)
+        weights = self._current.target.weights if self._current is not None and same_layouts else None
         self._plan = replace(self.plan, engine=engine, batch_size=batch_size or self.plan.batch_size)
         self._set_batches(self.plan.batch_size)
-        self._restart()
+        self._restart(weights)
 
     def evaluate(
         self, points: Floats, *, rise: bool = False, before: Before | None = None, keep: bool = False,
@@ -197,23 +197,19 @@ class Evaluator:
         self._plan = replace(self.plan, batch_size=self.batch_size)
         return self.plan
 
-    def time_batches(self, count: int, point: Sequence[float], neighbours: int = 1) -> float:
-        """Seconds per point for the first `count` batches, including the setting of weights.
+    def observe_batches(self, count: int, points: Sequence[Point]) -> tuple[list[dict[str, float]], float]:
+        """The mean observables over the first `count` batches at points, and the seconds of one of these points.
 
-        Args:
-            neighbours: points of a row that are computed together, if the engine gains by it.
+        The time includes the setting of weights. Samples that user code writes to are not noticed.
         """
-        walk = self.walk()
         # Recomputing statistics at a point costs the same with every engine.
-        walk = replace(walk, batches=partial(self._feed.batches, count), recalibrates=False)
-        points = [list(point)] * walk.together(neighbours)
+        walk = replace(self.walk(), batches=partial(self._feed.batches, count), recalibrates=False)
         with arithmetic(self.plan, self.device), torch.no_grad():
             wait(self.device)
             start = time.perf_counter()
-            for _ in walk.points(points):
-                pass
+            observed = list(walk.points(points))
             wait(self.device)
-            return (time.perf_counter() - start) / len(points)
+            return [_means(pieces) for pieces in observed], (time.perf_counter() - start) / len(points)
 
     def twin(self, plan: Plan) -> Evaluator:
         """Another evaluator of the same landscape with another plan; it shares the samples if possible."""
@@ -245,6 +241,17 @@ class Evaluator:
         return len(self._feed)
 
     @property
+    def has_equal_batches(self) -> bool:
+        """Whether each batch costs as much as the first and needs no more memory, but for a smaller last one."""
+        cut = self._feed.samples.cuts is not None or self._feed.counts is not None  # by the data itself
+        return self.resident and self.plan.reduction == "blocks" and not cut
+
+    @property
+    def is_over_processes(self) -> bool:
+        """Whether other processes have to evaluate the same batches at the same time."""
+        return self._loaded.is_sharded or self._shared_over is not None
+
+    @property
     def resident(self) -> bool:
         """Whether all samples are on the device, and stay where they are."""
         return self._feed.resident
@@ -265,9 +272,14 @@ class Evaluator:
         self._loaded.state.restore()
 
     @property
+    def target(self) -> RewriteTarget:
+        """The model with its weights and batches, in which the engine is installed."""
+        return self._running().target
+
+    @property
     def weights(self) -> MovingWeights:
         """The model's weights, which points set."""
-        return self._running().target.weights
+        return self.target.weights
 
     @property
     def rewrites(self) -> Mapping[str, Rewrite]:
@@ -289,10 +301,12 @@ class Evaluator:
         self._set_batches(batch_size)
         self._current = self._start(weights)
 
-    def _restart(self) -> None:
+    def _restart(self, weights: MovingWeights | None = None) -> None:
         # By batch size, as other batches round differently, and by block.
         self._origin_pieces: dict[int, dict[int, Pieces]] = {}
         self._stop()
+        if weights is not None:
+            self._current = self._start(weights)
         self._running()
 
     def _stop(self) -> None:
@@ -300,6 +314,7 @@ class Evaluator:
             self._current.close()
         self._current = None  # frees the engine's memory
         if self.device.type == "cuda":
+            gc.collect()  # a traced graph is in a cycle with its layers
             torch.cuda.empty_cache()
 
     def _running(self) -> RunningModel:
@@ -309,6 +324,8 @@ class Evaluator:
         return self._current
 
     def _start(self, weights: MovingWeights) -> RunningModel:
+        if self.plan.engine != Engine():
+            weights.set_point([0.0] * weights.axes)  # tracing keeps what user code computes from them: always the same
         feed, loaded = self._feed, self._loaded  # the closures below must not keep this evaluator alive
         target = RewriteTarget(
             loaded.model, loaded.state, weights, self.observe, self.plan, self.device, lambda: next(feed.batches(1))[1],
@@ -402,185 +419,14 @@ class Evaluator:
             return replace(reduction.values(places), seconds=time.perf_counter() - start)
 
 
+def _means(pieces: Pieces) -> dict[str, float]:
+    """The mean of every observable over the samples of some batches."""
+    names = dict.fromkeys(name for piece in pieces for name in piece)
+    return {name: float(torch.cat([piece[name] for piece in pieces if name in piece]).mean()) for name in names}
+
+
 def _files_of(origin: State, directions: Sequence[State]) -> list[Any]:
     """The files from which weights are read whenever a point is set."""
     states = [origin, *(source for axis in directions for source in getattr(axis, "sources", ()))]
     files = (getattr(state, "read_from", None) for state in states)
     return [file for file in files if file is not None]
-
-
-# ----------------------------------------------------------------------------------------------------
-# The orders in which points are computed: one by one, row by row within each batch, or several at once.
-#
-# Evaluating and timing use the same order, so the measured time is that of the landscape.
-
-LARGEST_GROUP = 1 << 22  # values of one observable in a group of points: all are kept until the group ends
-
-Point = Sequence[float]
-
-
-@dataclass(frozen=True)
-class Walk(ABC):
-    """An order in which a running model computes points.
-
-    Args:
-        batches: returns a new iterator over all numbered batches of samples.
-        samples: how many samples the batches hold.
-        begins: the number of the block that begins with a batch, by the number of the batch.
-        on_point: is called before points, for progress; an exception that it raises ends the walk.
-        recalibrates: whether running statistics are recomputed at every point, in a separate pass.
-        shared_over: a device mesh over which the batches are shared out; None: this process observes them all.
-    """
-
-    running: RunningModel
-    batches: Callable[[], Iterator[tuple[int, Batch]]]
-    samples: int
-    begins: Mapping[int, int]
-    on_point: Callable[[], None]
-    recalibrates: bool = False
-    shared_over: Any = None
-
-    @abstractmethod
-    def points(self, points: Sequence[Point]) -> Iterator[Pieces]:
-        """The observables at every point, in the order of the points.
-
-        A value depends on its point alone: neither on the points before it nor on how points are grouped.
-        """
-
-    @abstractmethod
-    def together(self, neighbours: int) -> int:
-        """How many points are computed together in a row of `neighbours` points."""
-
-    def states(self, states: Sequence[State]) -> Iterator[Pieces]:
-        """The observables at whole sets of weights, one by one."""
-        for state in states:
-            self.on_point()
-            self.running.set_state(state)
-            yield self._observed(is_point=False)
-
-    def take_ranges(self) -> None:
-        """Measure the ranges of activations at the origin, over all batches."""
-        self.on_point()
-        with self.running.taking_ranges():
-            self._observed(is_point=False)
-
-    def _observed(self, *, is_point: bool) -> Pieces:
-        if self.recalibrates:
-            self.running.recalibrate(self._seeded())
-        if self.shared_over is not None:
-            return self._observed_together(is_point=is_point)
-        return [self.running.observe(index if is_point else None, batch) for index, batch in self._seeded()]
-
-    def _observed_together(self, *, is_point: bool) -> Pieces:
-        """The observables of all batches, of which rank r of n observes numbers r, r + n, r + 2n, …
-
-        All ranks observe equally many, as a model whose parameters are gathered needs all of them in every pass; the
-        last batch is observed again where one has none. All batches are then put in their order, so that the sums over
-        samples are those of a single process, unless `observe` draws random numbers: generators are seeded at the
-        beginning of a block, and every rank draws for its own batches.
-        """
-        mesh, own = self.shared_over, list[Observed]()
-        rank, ranks, count = mesh.get_local_rank(), mesh.size(), 0
-        for index, batch in self._seeded():
-            if count % ranks == rank:
-                own.append(self.running.observe(index if is_point else None, batch))
-            count += 1
-        if len(own) < -(-count // ranks):
-            self.running.observe(index if is_point else None, batch)
-        here = [{name: values.cpu() for name, values in piece.items()} for piece in own]
-        gathered: list[list[Observed]] = [[] for _ in range(ranks)]
-        torch.distributed.all_gather_object(gathered, here, group=mesh.get_group())
-        device = self.running.target.device
-        ordered = (gathered[place % ranks][place // ranks] for place in range(count))
-        return [{name: values.to(device) for name, values in piece.items()} for piece in ordered]
-
-    def _seeded(self) -> Iterator[tuple[int, Batch]]:
-        """The batches; the random generators are seeded at the beginning of every block.
-
-        Common random numbers: a stochastic `observe` draws the same numbers at every point, in every order, and for a
-        block the same ones whatever samples come before it.
-        """
-        seed = self.running.plan.seed
-        for index, batch in self.batches():
-            block = self.begins.get(index)
-            if block is not None:
-                seed_draws(seed_of(seed, "block", block) if block else seed)
-            yield index, batch
-
-
-@dataclass(frozen=True)
-class Singles(Walk):
-    """One point after the other, over all batches."""
-
-    def points(self, points: Sequence[Point]) -> Iterator[Pieces]:
-        """One point after the other, each over all batches."""
-        for point in points:
-            self.on_point()
-            self.running.set_point(point)
-            yield self._observed(is_point=True)
-
-    def together(self, neighbours: int) -> int:
-        """1: points share nothing."""
-        return 1
-
-
-@dataclass(frozen=True)
-class RowOrder(Walk):
-    """Row by row, all points of a row on each batch, for engines that compute the shared part of a row once."""
-
-    def points(self, points: Sequence[Point]) -> Iterator[Pieces]:
-        """Row by row; all points of a row are evaluated on one batch before the next batch."""
-        at_once = max(1, LARGEST_GROUP // self.samples)
-        for _, neighbours in itertools.groupby(points, lambda point: point[:-1]):
-            row = list(neighbours)
-            for start in range(0, len(row), at_once):
-                yield from self._group(row[start : start + at_once])
-
-    def together(self, neighbours: int) -> int:
-        """All points of the row."""
-        return neighbours
-
-    def _group(self, points: Sequence[Point]) -> Sequence[Pieces]:
-        """The observables at points of one row."""
-        pieces: list[list[Observed]] = [[] for _ in points]
-        try:
-            for index, batch in self._seeded():
-                self.running.forget()
-                for point, observed in zip(points, pieces, strict=True):
-                    self.on_point()
-                    self.running.set_point(point)
-                    observed.append(self.running.observe(index, batch))
-        finally:
-            self.running.forget()
-        return pieces
-
-
-@dataclass(frozen=True)
-class Stacks(Walk):
-    """As many points at once as the engine stacks; the last group is filled up, as another shape gives other bits."""
-
-    def points(self, points: Sequence[Point]) -> Iterator[Pieces]:
-        """Group by group; the last one is filled up with its last point, whose values are dropped."""
-        at_once = self.together(1)
-        for start in range(0, len(points), at_once):
-            self.on_point()
-            group = points[start : start + at_once]
-            pieces = self._stack([*group, *[group[-1]] * (at_once - len(group))])
-            for place in range(len(group)):
-                yield [{name: values[place] for name, values in piece.items()} for piece in pieces]
-
-    def together(self, neighbours: int) -> int:
-        """As many as the engine stacks."""
-        return self.running.plan.engine.points
-
-    def _stack(self, points: Sequence[Point]) -> Pieces:
-        """The observables of every batch at several points, float64 [points, samples] each."""
-        weights = self.running.stacked(points)
-        return [self.running.observe_stacked(weights, batch) for _, batch in self._seeded()]
-
-
-def walk_of(engine: Engine) -> type[Walk]:
-    """The order in which an engine computes points."""
-    if engine.stacks:
-        return Stacks
-    return RowOrder if engine.shares_rows else Singles

@@ -14,7 +14,8 @@ from landscape.core.errors import JobError, LandscapeError, message_of
 from landscape.core.plan import Engine
 from landscape.evaluation.derivatives import Differentiation
 from landscape.evaluation.engines.base import arithmetic
-from landscape.evaluation.evaluator import Evaluator, Walk
+from landscape.evaluation.evaluation_order import Walk
+from landscape.evaluation.evaluator import Evaluator
 from landscape.model.layer_rules import LayerFinding, Tensors, Thresholds, findings
 from landscape.model.layer_statistics import statistics_of
 from landscape.model.layer_watch import NetworkWatcher, WatchedLayer

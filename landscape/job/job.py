@@ -241,8 +241,8 @@ class Job(Frozen):
     batch_norm: BatchNorm = "eval"
     """What normalisation layers use: statistics of training, each batch's, or statistics taken anew at every point."""
     engine: str = "auto"
-    """How points are evaluated: `auto` measures and chooses; or an engine by name; or a run, written with a slash
-    (./RUN), whose engine is taken.
+    """How points are evaluated: `auto` chooses, by rules and in long jobs by measuring; or an engine by name, such as
+    `eager` for plain arithmetic; or a run, written with a slash (./RUN), whose engine is taken.
     """
     landscapes: tuple[Landscape, ...] = ()
     """What to compute; default: what the collector's options stand for."""

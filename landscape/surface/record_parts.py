@@ -243,9 +243,14 @@ class TrialRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineChoice:
-    """How the engine was chosen; `since` is the time of the choice, if it was taken from an earlier job."""
+    """How the engine was chosen; `since` is the time of the choice, if it was taken from an earlier job.
+
+    `by` says what chose it: `given` (the job, an earlier landscape of it, or another run), `rule`, `search`, or `kept`
+    (the search of an earlier job).
+    """
 
     engine: AnyText = None
+    by: AnyText = None
     batch_size: AnyWhole = None
     seconds_per_point: AnyReal = None
     trials: Annotated[tuple[TrialRecord, ...], each_sound(TrialRecord)] = ()

@@ -31,7 +31,7 @@ from landscape import Problem
 from landscape.bench.problems import synthetic_problem
 from landscape.core.plan import Engine, Plan
 from landscape.evaluation.engines.base import RewriteTarget
-from landscape.evaluation.evaluator import walk_of
+from landscape.evaluation.evaluation_order import walk_of
 from landscape.evaluation.feed import batching_of
 from landscape.evaluation.model_state import ModuleState
 from landscape.evaluation.reduction import Reduction, terms_of

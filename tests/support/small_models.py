@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from landscape import Job, Problem
 from landscape.model.snapshots import write_snapshot
 
-# Evaluations beside those of the grid and the path: the first look, the measuring before a landscape is made, and the
-# origin and the point that a process reproduces before its first tile. At these two the user's own model is evaluated
-# as well where the landscape is new.
-LOOK, MEASURED, WITNESS, OWN_MODEL = 3, 2, 2, 2
+# Calls of `observe` beside those of the grid and the path: the first look; two that count what a sample costs and three
+# that are timed before a landscape is made; and the origin and the point that a process reproduces before its first
+# tile. At these two the user's own model is evaluated as well where the landscape is new. All but the first look and
+# the counting are points, before which a job can be stopped.
+LOOK, COUNTED, MEASURED, WITNESS, OWN_MODEL = 3, 2, 3, 2, 2
 
 
 def combine(

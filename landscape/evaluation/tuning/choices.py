@@ -37,7 +37,9 @@ class TuningScope:
     Args:
         engine: the engine that the job asks for; None: the fastest is chosen.
         may_choose_batch_size: whether the job leaves the batch size open.
-        points: of the whole job; if they take too little time, nothing is measured.
+        points: of the whole job; if they take too little time, nothing is searched.
+        needs_cost: whether the cost of a point decides anything, such as the shape of tiles.
+        same_moved: whether all landscapes of the job move the weights of the same layers.
         row: points in a row of the job's tiles; None if the cost of a point decides the tiles.
     """
 
@@ -45,6 +47,8 @@ class TuningScope:
     may_choose_batch_size: bool = True
     points: int = 0
     row: int | None = None
+    same_moved: bool = True
+    needs_cost: bool = True
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,7 @@ class Tuned:
     """The plan to use, the cost of a point with it, and facts about the choice.
 
     Args:
+        by: what chose the engine, see `EngineChoice`.
         precision_error: the largest difference of the mean loss from float32 at the probe points; None if the
             precision is no lower.
         since: when an earlier job made the choice; None if this one did.
@@ -112,11 +117,13 @@ class Tuned:
     since: str = ""
     processes: int = 0
     raised: str = field(default="", compare=False)
+    by: str = "given"
 
     def record(self) -> EngineChoice:
         """The landscape's record of how its engine was chosen."""
         return EngineChoice(
             engine=str(self.plan.engine),
+            by=self.by,
             batch_size=self.plan.batch_size,
             seconds_per_point=self.seconds_per_point,
             trials=tuple(trial.record() for trial in self.trials),
@@ -178,9 +185,14 @@ class TuningRecord:
     choices: Mapping[_Seconds, TunedChoice] = field(default_factory=dict)
 
     def choice_for(self, budget: float) -> TunedChoice | None:
-        """The choice of a search with this budget, else of the first complete search."""
+        """The choice of a search with this budget, else of the first complete search.
+
+        Args:
+            budget: 0 for a job that does not search: it takes the choice of the longest search that there was.
+        """
         complete = (choice for choice in self.choices.values() if choice.complete)
-        return self.choices.get(budget) or min(complete, key=lambda choice: choice.since, default=None)
+        first = self.choices.get(budget) or min(complete, key=lambda choice: choice.since, default=None)
+        return first or (self.choices[max(self.choices)] if self.choices and not budget else None)
 
     def with_choice(self, budget: float, choice: TunedChoice, dropped: TunedChoice | None = None) -> TuningRecord:
         """This record without the `dropped` choice, and with the new one unless its budget has a choice already."""

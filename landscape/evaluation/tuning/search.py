@@ -1,7 +1,7 @@
 """The search for the fastest engine: which candidate is timed next, which one has won, and when the search ends.
 
 It touches no model and no file: it sends a `TuningRequest` for everything. So the same search runs in this process
-with others beside it (`tune` in `trials.py`), and on the workers of a cluster.
+with others beside it (`tune` in `local_search.py`), and on the workers of a cluster.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from landscape.evaluation.tuning.choices import (
 class TuningRequest:
     """A method of `trials.Trials` to call: in one process, or with `everyone` in all at once."""
 
-    method: Literal["measure", "examine", "set_up", "time", "check", "keep", "conclude"]
+    method: Literal["measure", "adopt", "examine", "set_up", "time", "check", "keep", "conclude"]
     arguments: tuple[Any, ...] = ()
     everyone: bool = False
 
@@ -54,9 +54,10 @@ Ask = Callable[[TuningRequest], Sequence[Any]]  # one answer of each process tha
 
 @dataclass(frozen=True)
 class MeasuredCost:
-    """The plan with batches that fit, the seconds of a point, and the record of earlier searches.
+    """The plan with the first engine and batches that fit, the seconds of a point, and the record of earlier searches.
 
     Args:
+        refused: the engine of the job or of the rules, if it cannot be used, and plain `eager` is.
         key: a digest of everything that a choice depends on; empty if no choice is to be kept.
     """
 
@@ -66,6 +67,7 @@ class MeasuredCost:
     key: str = ""
     record: TuningRecord | None = None
     warning: str = ""
+    refused: Trial | None = None
 
 
 @dataclass(frozen=True)
@@ -226,13 +228,17 @@ class Search:
             cost: MeasuredCost = self._ask_one("measure", self._scope)
         except RequestError as error:
             # User code has raised; computing the point's tile will report that.
-            return Tuned(self._plan, raised="" if str(error) == ENDED else str(error))
+            return Tuned(self._plan, raised="" if str(error) == ENDED else str(error), by=self._by)
         self._plan, self._seconds, self._warning = cost.plan, cost.seconds, cost.warning
         self._first = self._best = Candidate(self._plan.engine, self._plan.batch_size)
-        if self._scope.engine is not None:
-            self._force(Candidate(self._scope.engine, self._plan.batch_size))
-        else:
+        if cost.refused is not None:
+            self._trials[Candidate(cost.refused.engine, cost.refused.batch_size)] = cost.refused
+        if self._scope.engine is None:
             self._choose(cost)
+        elif cost.refused is not None:
+            self._warning = (
+                f"engine: {cost.refused.engine} is not used, as it {cost.refused.refused}; {self._first.engine} is"
+            )
         plan = replace(self._plan, engine=self._best.engine, batch_size=self._best.batch_size)
         precision_error = None
         try:
@@ -242,7 +248,15 @@ class Search:
                 log.info("engine: nothing is chosen: it %s", error)
                 plan = self._plan
         trials = tuple(self._trials.values())
-        return Tuned(plan, self._seconds, trials, precision_error, self._warning, self._since, self._processes)
+        return Tuned(
+            plan, self._seconds, trials, precision_error, self._warning, self._since, self._processes, by=self._by
+        )
+
+    @property
+    def _by(self) -> str:
+        if self._scope.engine is not None:
+            return "given"
+        return "kept" if self._since else "search" if self._processes else "rule"
 
     def _ask_one(self, method: Any, *arguments: Any) -> Any:
         """The answer of one process.
@@ -267,25 +281,16 @@ class Search:
                 raise RequestError(answer.reason)
         return answers
 
-    def _force(self, wanted: Candidate) -> None:
-        """Use the engine that the job asks for, unless it fails or its values are wrong."""
-        if wanted == self._first:
-            return
-        self._accept_first([wanted])
-        if self._best == self._first:
-            reason = self._trials[wanted].refused
-            self._warning = f"engine: {wanted.engine} is not used, as it {reason}; {self._first.engine} is"
-
     def _choose(self, cost: MeasuredCost) -> None:
         """Use a kept choice; if there is none, search, and keep the result."""
         record = cost.record or TuningRecord(cost.seconds)
         budget = self._budget(record)
+        kept = record.choice_for(budget)
+        if kept is not None and (self._take(kept, cost.samples) or self._broken):
+            return
         if not budget:
             if cost.record is None and cost.key:
                 self._ask(TuningRequest("keep", (cost.key, cost.seconds)))
-            return
-        kept = record.choice_for(budget)
-        if kept is not None and (self._take(kept, cost.samples) or self._broken):
             return
         log.info("engine: trying what is faster than %s, for up to %g s and the candidate then at hand (a compilation "
                  "is not cut short)", self._first.engine, budget)  # fmt: skip
@@ -331,11 +336,15 @@ class Search:
         if not suits or kept.batch_size > samples:
             return False  # kept by a job with other batches
         if candidate != self._first:
-            self._accept_first([candidate])
-            if self._best != candidate:
-                log.info("engine: %s, kept since %s, is dropped, as it %s", kept.engine, kept.since,
-                         self._trials.pop(candidate).refused)  # fmt: skip
+            try:
+                reason = self._ask_one("adopt", candidate)
+            except RequestError as error:
+                reason = str(error)
+                self._broken = reason == ENDED
+            if reason:
+                log.info("engine: %s, kept since %s, is not used, as it %s", kept.engine, kept.since, reason)
                 return False
+            self._best = candidate
         self._seconds, self._since = kept.seconds_per_point, kept.since
         return True
 
@@ -358,12 +367,21 @@ class Search:
         single = [name for name in facts.options if not OPTIONS[name].combined]
         tries_batches = self._may_choose_batches and self._plan.statistics.fixed
         engines = list(self._first.engine.variants(combined))
+        if self._engine.stacks:
+            engines.insert(0, Engine())  # one by one, where the kernels take longer than was thought
         # How many batch sizes are tried depends on which win; the first engine itself is not tried.
         bases = [seconds for _, seconds in other_bases(self._engine, self._plan, facts) if seconds < budget]
         self._expected = len(engines) - 1 + len(single) + 2 * tries_batches + len(bases)
         for engine in engines:
             self._try(engine, self._first.batch_size)
         for name in single:
+            if self._engine.base not in OPTIONS[name].bases:
+                continue
+            if OPTIONS[name].shares_rows and not self._scope.same_moved:
+                continue
+            if name in self._engine.options:
+                self._try(self._engine.without(name))
+                continue
             along = [other for other in OPTIONS[name].along if other in facts.options]
             size = self._size_for_rows() if OPTIONS[name].shares_rows else None
             self._try(self._engine.adding(name, *along), size)

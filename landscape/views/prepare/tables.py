@@ -201,11 +201,15 @@ def _recorded(value: object) -> str:
     return "not recorded" if value is None else str(value)
 
 
+BY = {"given": "as the job has it", "rule": "by rule, not searched for"}  # what chose an engine
+
+
 def engine_rows(choice: EngineChoice | None) -> list[Row]:
     """How the engine was chosen, and the engines that were tried."""
     if choice is None:
         return []
-    how = f"the fastest of {len(choice.trials)} tried" if choice.trials else "not searched for"
+    tried = f"the fastest of {len(choice.trials)} tried" if choice.trials else "not searched for"
+    how = BY.get(choice.by or "", tried)
     if choice.since:
         how = f"kept from a choice of {choice.since[:10]}"
     seconds = finite_or_none(choice.seconds_per_point)

@@ -30,7 +30,8 @@ def job_of(tmp_path, size, **fields):
 def test_a_plan_says_what_becomes_of_the_engine(tmp_path, monkeypatch):
     monkeypatch.setenv("LANDSCAPE_CACHE", str(tmp_path / "cache"))
     short, long = plan_job(job_of(tmp_path, 3)), plan_job(job_of(tmp_path, LONG))
-    assert "engine: eager, batches of 256 (too short a job to search)" in plan_text(short)
+    by_rule = "engine: eager+superposed, batches of 2048 (by rule, as the job is too short to search)"
+    assert by_rule in plan_text(short)
     assert (short["here"], short["start_seconds"]) == (True, 0.0)
     assert " in this process: Ray, of " in plan_text(short)
     assert (long["here"], long["start_seconds"]) == (False, RAY_SECONDS)
@@ -52,6 +53,9 @@ def test_a_plan_says_what_becomes_of_the_engine(tmp_path, monkeypatch):
     said = plan_job(job_of(tmp_path / "elsewhere", LONG))["engine"]
     assert (said["engine"], said["batch_size"]) == (record["engine"], record["batch_size"])
     assert said["why"] == f"kept choice of {choice.since[:10]}"
+    for job in (job_of(tmp_path / "short", 3), job_of(tmp_path / "elsewhere", LONG)):
+        said = plan_job(job)["engine"]
+        assert (said["engine"], said["batch_size"]) == (record["engine"], record["batch_size"])
 
 
 @pytest.mark.long

@@ -35,8 +35,8 @@ from landscape.core.errors import LandscapeError
 from landscape.core.plan import Engine, Plan
 from landscape.evaluation.running_model import make_forward
 from landscape.evaluation.tuning.choices import Limits
+from landscape.evaluation.tuning.local_search import tune
 from landscape.evaluation.tuning.search import Search, budget_of
-from landscape.evaluation.tuning.trials import tune
 
 CPU = torch.device("cpu")
 BRIEF = BenchOptions(rounds=2, slice_seconds=0.002, search_seconds=0.0, memory=False, ceilings=False)
@@ -98,12 +98,12 @@ def test_what_cannot_be_run_is_a_row_that_says_so(tmp_path):
 @pytest.mark.long
 def test_every_engine_that_the_search_measured_has_a_row(tmp_path, monkeypatch):
     # Its time does not run out, however slow the machine is.
-    monkeypatch.setattr("landscape.evaluation.tuning.trials.Search", partial(Search, clock=lambda: 0.0))
+    monkeypatch.setattr("landscape.evaluation.tuning.local_search.Search", partial(Search, clock=lambda: 0.0))
     job = make_job(tmp_path / "run", conv_problem, [LANDSCAPE], num_samples=29, device="cpu")
     found = bench(job, replace(BRIEF, precisions=("float32",), search_seconds=9.0))
     names = [row["engine"] for row in found["precisions"][0]["engines"]]
     assert names[0] == "eager"
-    assert {"eager+channels_last", "eager+folded", "eager+channels_last+folded"} <= set(names)
+    assert {"eager+channels_last+folded+fused", "eager+channels_last+fused"} <= set(names)
     chosen = [row for row in found["precisions"][0]["engines"] if row["chosen"]]
     assert [(row["engine"], row["batch_size"]) for row in chosen] == [
         tuple(found["precisions"][0]["chosen"][name] for name in ("engine", "batch_size"))
@@ -117,7 +117,6 @@ def test_a_search_takes_the_time_that_is_asked_for_though_the_point_was_slow_whe
         budgets.append(budget_of(1e-6, scope.points, limits))
         return tune(evaluator, grid, replace(scope, points=0), limits=Limits())
 
-    monkeypatch.setattr("landscape.bench.measure.measure_point", lambda evaluator, grid: 60.0)
     monkeypatch.setattr("landscape.bench.measure.tune", tuned)
     job = make_job(tmp_path / "run", quadratic_problem, [LANDSCAPE], num_samples=23, device="cpu")
     for seconds in (9.0, 0.0):

@@ -178,7 +178,7 @@ def test_values_do_not_depend_on_how_points_are_grouped(engine, monkeypatch):
     problem, samples = pooled_problem()
     made = evaluator(problem, samples, engine)
     together = made.evaluate(POINTS).mean["loss"]
-    monkeypatch.setattr("landscape.evaluation.evaluator.LARGEST_GROUP", 1)  # each point is a group of its own
+    monkeypatch.setattr("landscape.evaluation.evaluation_order.LARGEST_GROUP", 1)  # each point is a group of its own
     np.testing.assert_array_equal(made.evaluate(POINTS).mean["loss"], together)
 
 

@@ -18,7 +18,7 @@ from landscape.core.plan import Engine, Plan
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.feed import ALIGNMENT, Resident, Streamed, make_feed
 from landscape.evaluation.tuning.choices import Limits, TuningScope
-from landscape.evaluation.tuning.trials import tune
+from landscape.evaluation.tuning.local_search import tune
 from landscape.model.parameters import state_of
 from landscape.problem.batches import TensorSamples, batch_bytes, batch_edges, tensors_of
 from landscape.problem.selection import select_samples

@@ -20,7 +20,7 @@ from landscape.evaluation.engines.cpu_kernels import has_kernels
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.model_rounding import rounded_weights
 from landscape.evaluation.tuning.choices import TuningScope
-from landscape.evaluation.tuning.trials import tune
+from landscape.evaluation.tuning.local_search import tune
 from landscape.model.parameters import state_of
 
 CPU = torch.device("cpu")

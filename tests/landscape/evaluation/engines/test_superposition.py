@@ -16,7 +16,7 @@ from landscape.core.plan import Engine, default_plan
 from landscape.evaluation.engines.reuse import InputVaries
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.tuning.choices import TuningScope
-from landscape.evaluation.tuning.trials import tune
+from landscape.evaluation.tuning.local_search import tune
 from landscape.model.parameters import state_of
 from landscape.problem.terms import Problem
 
@@ -135,7 +135,7 @@ def test_a_point_has_the_same_bits_in_every_company(engine, monkeypatch):
     together = made.evaluate(POINTS)
     alone = [made.evaluate(point[None]).mean["loss"][0] for point in POINTS]
     np.testing.assert_array_equal(together.mean["loss"], alone)
-    monkeypatch.setattr("landscape.evaluation.evaluator.LARGEST_GROUP", 2 * made.samples)  # groups of two
+    monkeypatch.setattr("landscape.evaluation.evaluation_order.LARGEST_GROUP", 2 * made.samples)  # groups of two
     np.testing.assert_array_equal(made.evaluate(POINTS[::-1]).mean["loss"][::-1], alone)
     np.testing.assert_array_equal(
         evaluator(problem, samples, engine).evaluate(POINTS).stderr["loss"], together.stderr["loss"]

@@ -18,8 +18,9 @@ from test_tuning import MANY, grid
 from landscape import Problem
 from landscape.core.plan import Engine
 from landscape.evaluation.tuning.choices import Candidate, KeptChoices, Limits, TuningScope
+from landscape.evaluation.tuning.local_search import LoadProcesses, idle_cores, tune
 from landscape.evaluation.tuning.search import Failed, Slice, TuningRequest
-from landscape.evaluation.tuning.trials import LoadProcesses, Trials, idle_cores, tune
+from landscape.evaluation.tuning.trials import Trials
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
 
@@ -118,7 +119,7 @@ def test_who_was_killed_between_two_questions_is_left_out():
 KILLED = """
 import os, time
 import test_load_processes
-from landscape.evaluation.tuning.trials import LoadProcesses
+from landscape.evaluation.tuning.local_search import LoadProcesses
 
 def observe(model, batch):
     while os.getpid() != here and test_load_processes.is_other(batch):
@@ -177,8 +178,8 @@ def test_a_search_beside_others_leaves_the_evaluator_as_it_says():
 
 
 def test_there_is_one_for_each_core_that_is_idle(monkeypatch):
-    monkeypatch.setattr("landscape.evaluation.tuning.trials.cores", lambda: 5)
-    monkeypatch.setattr("landscape.evaluation.tuning.trials.free_bytes", lambda device: 1 << 50)
+    monkeypatch.setattr("landscape.evaluation.tuning.local_search.cores", lambda: 5)
+    monkeypatch.setattr("landscape.evaluation.tuning.local_search.free_bytes", lambda device: 1 << 50)
     assert idle_cores(trials().evaluator) == 4
-    monkeypatch.setattr("landscape.evaluation.tuning.trials.free_bytes", lambda device: 1)
+    monkeypatch.setattr("landscape.evaluation.tuning.local_search.free_bytes", lambda device: 1)
     assert idle_cores(trials().evaluator) == 0

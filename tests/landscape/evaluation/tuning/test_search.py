@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from landscape.core.plan import Engine, Plan
-from landscape.evaluation.tuning.choices import Candidate, Limits, TunedChoice, TuningRecord, TuningScope
+from landscape.evaluation.tuning.choices import Candidate, Limits, Trial, TunedChoice, TuningRecord, TuningScope
 from landscape.evaluation.tuning.search import (
     ENDED,
     GAIN,
@@ -74,7 +74,7 @@ class Machine:
         self.alone, self.loaded, self.processes, self.facts = alone, loaded or alone, processes, facts
         self.kept, self.refused, self.dies = kept, set(refused), set(dies)
         self.noise, self.chance, self.now = noise, random.Random(0), 0.0
-        self.asked, self.checked = [], []
+        self.asked, self.checked, self.adopted, self.forced_off = [], [], [], False
 
     def __call__(self, request):
         self.asked.append(request)
@@ -89,7 +89,13 @@ class Machine:
         return [request.arguments[0].candidate for request in self.asked_for("time")]
 
     def measure(self, scope):
-        return MeasuredCost(PLAN, 1.0, FACTS.samples, "key", self.kept)
+        plan = PLAN if scope.engine is None or self.forced_off else replace(PLAN, engine=scope.engine)
+        refused = Trial(scope.engine, PLAN.batch_size, refused="is off by 1 in loss") if self.forced_off else None
+        return MeasuredCost(plan, 1.0, FACTS.samples, "key", self.kept, refused=refused)
+
+    def adopt(self, candidate):
+        self.adopted.append(candidate)
+        return "is off by 1 in loss" if candidate in self.refused else ""
 
     def examine(self):
         return self.facts
@@ -263,16 +269,31 @@ def test_a_job_finds_its_own_choice_and_one_that_left_nothing_untried_serves_all
         assert again.since == machine.kept.choices[60.0].since
         assert again.record().cached is True
     assert not machine.asked_for("time", "set_up")
-    assert machine.checked[-1] == Candidate(Engine.parse("eager"), 64)  # checked before it is used
+    assert machine.adopted[-1] == Candidate(Engine.parse("eager"), 64)  # checked before it is used
 
 
-def test_a_job_that_is_over_sooner_neither_searches_nor_takes_a_choice():
+def test_a_job_that_is_over_sooner_takes_a_choice_but_never_searches():
     machine = Machine(by_batch(64))
+    alone = machine.search(replace(MANY, points=19))
+    assert alone.plan == PLAN
+    assert not alone.since
     machine.search()
+    machine.asked.clear()
     short = machine.search(replace(MANY, points=19))
-    assert short.plan == PLAN
-    assert not short.since
+    assert short.plan.batch_size == 64
+    assert short.since == machine.kept.choices[60.0].since
     assert not short.trials
+    assert not machine.asked_for("time", "set_up", "check")
+
+
+def test_a_job_that_does_not_search_takes_the_choice_of_the_longest_search():
+    dates = {1.0: "2026-11-21T10:00:00+00:00", 8.0: "2026-11-22T10:00:00+00:00"}
+    choices = {budget: TunedChoice(Engine(), int(budget), 0.3, date) for budget, date in dates.items()}
+    record = TuningRecord(0.5, choices)
+    assert record.choice_for(0.0) == choices[8.0]
+    assert record.choice_for(1.0) == choices[1.0]
+    assert record.choice_for(2.0) is None, "another search may find more"
+    assert TuningRecord(0.5).choice_for(0.0) is None
 
 
 def test_how_long_a_job_is_follows_from_the_first_time_it_was_measured():
@@ -302,7 +323,7 @@ def test_a_kept_choice_that_no_search_of_this_job_can_have_made_is_not_taken(siz
     choice = TunedChoice(Engine.parse("eager+maxima"), size, 0.3, "2026-11-21T10:00:00+00:00", True)
     machine = Machine(flat, kept=TuningRecord(1.0, {60.0: choice}))
     assert machine.search(scope).plan == PLAN
-    assert Candidate(Engine.parse("eager+maxima"), size) not in machine.checked
+    assert Candidate(Engine.parse("eager+maxima"), size) not in [*machine.checked, *machine.adopted]
 
 
 class Racing(Machine):
@@ -372,3 +393,7 @@ def test_an_engine_that_is_asked_for_is_checked_and_nothing_is_searched_or_kept(
     assert found.plan == replace(PLAN, engine=Engine.parse("eager+maxima"))
     assert machine.kept is None
     assert not machine.asked_for("examine", "set_up", "time")
+    machine.forced_off = True
+    found = machine.search(TuningScope(Engine.parse("eager+maxima"), points=10**9))
+    assert found.plan == PLAN
+    assert found.warning == "engine: eager+maxima is not used, as it is off by 1 in loss; eager is"
