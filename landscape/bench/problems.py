@@ -102,13 +102,8 @@ def _classes(count: int, shape: tuple[int, ...], classes: int = 10) -> Data:
     return torch.randn(count, *shape), torch.randint(0, classes, (count,))
 
 
-def _sentences(count: int) -> Data:
-    words = torch.randint(0, WORDS, (count, TOKENS + 1))
-    return words[:, :-1].contiguous(), words[:, 1:].contiguous()
-
-
-def _texts(count: int) -> Data:
-    text = torch.randint(0, BYTES, (count, CONTEXT + 1))
+def _sentences(count: int, words: int = WORDS, length: int = TOKENS) -> Data:
+    text = torch.randint(0, words, (count, length + 1))
     return text[:, :-1].contiguous(), text[:, 1:].contiguous()
 
 
@@ -132,7 +127,7 @@ SYNTHETIC_MODELS = {
     "resnet50": SyntheticModel(ResNet50, partial(_classes, shape=(3, 224, 224), classes=1000), 256),
     "mlp": SyntheticModel(partial(_mlp, (784, 1888, 1888, 10)), partial(_classes, shape=(784,)), 64),
     "transformer": SyntheticModel(Transformer, _sentences, 256),
-    "gpt": SyntheticModel(NextByte, _texts, 256),
+    "gpt": SyntheticModel(NextByte, partial(_sentences, words=BYTES, length=CONTEXT), 256),
     "unet": SyntheticModel(UNet, _masks, 256),
     "control-flow": SyntheticModel(ControlFlow, partial(_classes, shape=(64,))),
     "tiny": SyntheticModel(partial(_mlp, (8, 8, 3)), partial(_classes, shape=(8,), classes=3), 16),

@@ -174,12 +174,8 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
     # A plan for GPUs may be made on a machine without one; its seconds are a guess.
     measured = prepared.ranks == 1 and (first.plan.device == "cpu" or torch.cuda.is_available())
     # Timed with the engine that the job starts from; a faster one is searched for when it runs.
-    scope, tuned, evaluator, remarks = (
-        replace(tuning_scope(prepared)[0], points=0),
-        Tuned(first.plan),
-        None,
-        list[str](),
-    )
+    scope, tuned = replace(tuning_scope(prepared)[0], points=0, needs_cost=True), Tuned(first.plan)
+    evaluator, remarks = None, list[str]()
     if measured:
         with in_folder(prepared.folder):
             evaluator = make_evaluator(prepared, first)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from landscape.core.plan import OPTIONS, Engine, Plan
@@ -97,7 +98,8 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.overloadpacket in MAX_POOLING:
             self.window = max(self.window, *args[1])
         if not func.is_view:
-            self.outputs.append(max((each.nbytes for each in _tensors(result)), default=0))
+            leaves = tree_leaves(result)
+            self.outputs.append(max((leaf.nbytes for leaf in leaves if isinstance(leaf, Tensor)), default=0))
         return result
 
     def see(self, layer: nn.Module, inputs: Any, output: Any) -> None:
@@ -106,10 +108,6 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         assert isinstance(weight, Tensor)
         before, numbers = self.of_layers.get(layer, (0.0, 0.0))
         self.of_layers[layer] = before + output.numel() * weight[0].numel(), numbers + output.numel()
-
-
-def _tensors(result: Any) -> list[Tensor]:
-    return [each for each in (result if isinstance(result, (tuple, list)) else [result]) if isinstance(each, Tensor)]
 
 
 def cost_of_sample(target: RewriteTarget, samples: int) -> SampleCost:
