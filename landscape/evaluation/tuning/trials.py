@@ -194,12 +194,26 @@ class Trials:
             candidate = replace(candidate, batch_size=min(candidate.batch_size, evaluator.batch_size))
         if candidate == before:
             return ""
+        reason = ""
         if before != Candidate(Engine(), candidate.batch_size):
-            evaluator.use(Engine(), candidate.batch_size)
-        reason = "" if candidate.engine == Engine() else self._difference_of(candidate)
+            reason = self._difference_of_batches(candidate.batch_size)
+        if not reason and candidate.engine != Engine():
+            reason = self._difference_of(candidate)
         if reason:
             evaluator.use(before.engine, before.batch_size)
         return reason
+
+    def _difference_of_batches(self, batch_size: int) -> str:
+        """Set the evaluator to `eager` in other batches; how it differs on the same samples, or an empty text.
+
+        Losses may depend on the other samples of a batch, and random numbers on its size.
+        """
+        evaluator, point = self.evaluator, self._middle[:1]
+        samples = min(max(evaluator.batch_size, batch_size), evaluator.samples)
+        expected, _ = evaluator.observe_batches(-(-samples // evaluator.batch_size), point)
+        evaluator.use(Engine(), batch_size)
+        found, _ = evaluator.observe_batches(-(-samples // batch_size), point)
+        return difference_on_batch(found, expected, evaluator.plan, samples)
 
     def _difference_of(self, candidate: Candidate) -> str:
         """How a candidate, to which the evaluator is set, differs from `eager`, to which it is set now; else empty."""

@@ -192,6 +192,16 @@ def test_losses_that_depend_on_the_batch_keep_its_size():
     assert by_rule(made).batch_size == 256
 
 
+def test_a_criterion_that_depends_on_the_batch_keeps_its_size():
+    problem = synthetic_problem("tiny", 2048)
+    contrastive = Problem.supervised(problem.model, problem.data, lambda outputs, _: (outputs @ outputs.T).logsumexp(1))
+    made = evaluator(contrastive, problem.data, batch_size=256)
+    assert by_rule(made).batch_size == 2048
+    found = tune(made, GRID, SHORT, load_processes=0)
+    assert (found.plan.engine, found.plan.batch_size) == (Engine(), 256)
+    assert "is off by" in found.trials[0].refused
+
+
 def test_with_several_threads_no_points_are_stacked():
     made = of_recipe("tiny", 16)
     assert by_rule(made).engine.stacks
