@@ -196,16 +196,22 @@ def test_a_group_has_the_curvature_of_one_process(folder):
 
 @pytest.mark.faults
 @pytest.mark.usefixtures("local_ray")
-def test_fsdp_takes_differences_of_gradients_in_float64_and_says_so(folder):
-    job(folder, "fsdp")
+def test_fsdp_has_no_curvature_in_float32_and_says_so(folder):
+    job(folder, "fsdp", batch_size=24)  # one batch: `landscape measure` makes 550 passes over the samples
     rows = measured(folder, "fsdp", "rise at 0.5", "λmax of the Hessian")
     assert "0.001" in rows
     assert "keeps no graph of its parts" in rows
+
+
+@pytest.mark.faults
+@pytest.mark.usefixtures("local_ray")
+def test_fsdp_takes_differences_of_gradients_in_float64_and_says_so(folder):
+    fields = {**EIGEN, "batch_size": 24, "precision": "float64"}
     (folder / "doubled.py").write_text(PROBLEM.replace("torch.float32", "torch.float64"))
     numbers = load_file(folder / "w.safetensors")
     save_file({name: tensor.double() for name, tensor in numbers.items()}, folder / "w.safetensors")
-    one = run(job(folder, "whole", problem="doubled:whole", precision="float64", **EIGEN))["a"]
-    found = cluster.run(job(folder, "fsdp", problem="doubled:fsdp", precision="float64", **EIGEN), workers=1)["a"]
+    one = run(job(folder, "whole", problem="doubled:whole", **fields))["a"]
+    found = cluster.run(job(folder, "fsdp", problem="doubled:fsdp", **fields), workers=1)["a"]
     assert found.loss == pytest.approx(one.loss, rel=1e-6)
     assert "by differences of gradients: fully_shard (FSDP2)" in measured(folder, "fsdp", "λmax of the Hessian")
 
