@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from cluster.driver.landscape_states import Landscapes, LandscapeState, NewLandscape
@@ -11,13 +12,14 @@ from cluster.driver.schedule import TaskSchedule
 from cluster.driver.worker import LOOK_SECONDS, NODE_LOST, START, Arrival, Receipt, WorkerHandle, WorkerPool
 from cluster.runtime.logs import TASKS, event_fields, relay
 from landscape.compute.job_warnings import raising_warning
-from landscape.compute.plans import tile_shape_for, tuning_scope
+from landscape.compute.plans import bound_to, tile_shape_for, tuning_scope
 from landscape.compute.prepared import PreparedJob, kept_samples
 from landscape.compute.reproducibility import NotReproduced, ReferencePoint
 from landscape.compute.tasks import Task, create_landscape
 from landscape.core.errors import JobError, LandscapeError
+from landscape.core.plan import Engine
 from landscape.core.progress import CHOOSING, STARTING_WORKERS, stage
-from landscape.evaluation.tuning.choices import Limits
+from landscape.evaluation.tuning.choices import Limits, Tuned, TuningScope
 from landscape.evaluation.tuning.search import Search, TuningRequest
 from landscape.surface.record_parts import Failure
 
@@ -378,40 +380,45 @@ class LandscapePlanner:
         self._timed_together: list[str] | None = None  # workers of one node
 
     def create_stores(self, landscapes: Landscapes) -> None:
-        """Create the stores of the new landscapes; a point measured on a worker decides the shape of their tiles."""
-        if not landscapes.new:
-            return
-        seconds = self._plan(landscapes.new)
-        for new in landscapes.new:
-            samples = kept_samples(self._prepared, new.landscape)
-            cost = seconds * new.landscape.evaluations_per_point
-            of_landscape = new.landscape.grid, new.landscape.plan.engine
-            shape = tile_shape_for(self._prepared.job, *of_landscape, cost, self._pool.size, samples)
-            landscapes.mark_created(new, create_landscape(self._prepared, new.landscape, shape))
-
-    def _plan(self, new: Sequence[NewLandscape]) -> float:
-        """Choose engine and batches for the new landscapes; returns the seconds of a point, measured or guessed.
+        """Plan the new landscapes and create their stores; a point measured on a worker decides the shape of tiles.
 
         Batches that do not fit the device are made smaller here for the whole job, before any value is stored, as
         smaller ones later would give other bits.
         """
-        scope, chosen = tuning_scope(self._prepared)
+        if not landscapes.new:
+            return
         if not self._pool.ready:
             stage(STARTING_WORKERS)
         self._first_ready()  # when it started, the landscapes were planned for its device
         stage(CHOOSING)
-        if chosen is not None:
-            for sent in (landscape.sent for landscape in new):
-                sent.replan(sent.landscape.in_batches(chosen.batch_size))
-        first = new[0]
-        tuned = Search(first.landscape.plan, scope, lambda request: self._answers(request, first), self._limits).run()
-        for sent in (landscape.sent for landscape in new):
-            sent.replan(sent.landscape.tuned(tuned))
+        scope, job_plan = tuning_scope(self._prepared)
+        tuned: Tuned | None = None
+        for new in landscapes.new:
+            if job_plan is not None:
+                new.sent.replan(new.landscape.in_batches(job_plan.batch_size))
+            if tuned is None or tuned.plan.engine != Engine():
+                tuned = self._tune(new, scope)
+            else:  # no rewrite needs a check on this landscape's weights
+                tuned = Tuned(new.landscape.plan, tuned.seconds_per_point)
+            new.sent.replan(new.landscape.tuned(tuned))
+            # One job has one engine: the choice for this landscape holds for the rest.
+            job_plan, scope = tuned.plan, bound_to(scope, tuned.plan)
+            samples = kept_samples(self._prepared, new.landscape)
+            cost = tuned.seconds_per_point * new.landscape.evaluations_per_point
+            of_landscape = new.landscape.grid, new.landscape.plan.engine
+            shape = tile_shape_for(self._prepared.job, *of_landscape, cost, self._pool.size, samples)
+            landscapes.mark_created(new, create_landscape(self._prepared, new.landscape, shape))
+
+    def _tune(self, new: NewLandscape, scope: TuningScope) -> Tuned:
+        """Choose engine and batches for a landscape, or check those of the job on it."""
+        if scope.engine is not None:  # as far as this landscape's rounding allows
+            scope = replace(scope, engine=scope.engine.suiting(new.landscape.plan.quantise))
+        tuned = Search(new.landscape.plan, scope, lambda request: self._answers(request, new), self._limits).run()
         if tuned.warning:
             log_tuning_warning(tuned.warning)
         if tuned.raised:
-            log_tuning_warning(raising_warning(first.landscape.name, tuned.raised))
-        return float(tuned.seconds_per_point)
+            log_tuning_warning(raising_warning(new.landscape.name, tuned.raised))
+        return tuned
 
     def _answers(self, request: TuningRequest, landscape: NewLandscape) -> list[Any]:
         """The answers to a request of the search, by the workers of one node at the same time, or by one of them.

@@ -9,9 +9,11 @@ import pytest
 
 import cluster
 import landscape
+from landscape.core.errors import Interrupted
 from landscape.evaluation.tuning.choices import Limits
 from landscape.job.job import Job
 from landscape.job.reading import read_job
+from landscape.recipes.lenet import LeNet5
 from landscape.surface.surface import OK
 
 pytestmark = pytest.mark.usefixtures("local_ray")
@@ -77,6 +79,70 @@ def test_the_same_job_has_the_same_bits_on_ray_and_serially_in_another_folder(tm
     assert on_ray.attributes["plan"] == serially.attributes["plan"]
     for name in on_ray.observables:
         assert on_ray[name].tobytes() == serially[name].tobytes()
+
+
+SHORT_JOB = """
+import torch
+from torch import nn
+from landscape import Problem
+from landscape.recipes.lenet import LeNet5
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = LeNet5()
+
+    def forward(self, x):
+        first = self.net.state_dict(keep_vars=True)["{first}"]
+        return self.net(x * (1.0 + (first.abs().max() > 3)))  # far away, what comes in depends on the weights
+
+
+def problem():
+    torch.manual_seed(0)
+    return Problem.supervised(Net(), (torch.randn(48, 1, 32, 32), torch.randint(0, 10, (48,))))
+"""
+
+
+@pytest.mark.faults
+def test_short_jobs_have_the_same_engines_by_rule_and_the_same_bits_on_any_number_of_workers(tmp_path):
+    """The second landscape reaches where layers may not be superposed; the third one keeps what the second had."""
+
+    def job(name):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        first = next(name for name, tensor in LeNet5().named_parameters() if tensor.dim() == 4)
+        (folder / "short_problem.py").write_text(SHORT_JOB.replace("{first}", first))
+        text = """
+            run: run
+            problem: short_problem:problem
+            num_samples: 48
+            tile: 3
+            landscapes:
+            - {name: near, size: [7, 5], range: [-0.5, 0.5]}
+            - {name: far, size: [5, 3], range: [-100, 100]}
+            - {name: line, size: 9, range: [-0.1, 0.1], directions: [{kind: random, seed: 3}]}
+        """
+        (folder / "job.yaml").write_text(textwrap.dedent(text))
+        return read_job(folder / "job.yaml")
+
+    serially = landscape.run(job("serially"))
+    seen = []
+    with pytest.raises(Interrupted):
+        cluster.run(job("resumed"), 1, observer=lambda told: seen.append(told), stop=lambda: len(seen) > 2)
+    runs = {"one": cluster.run(job("one"), workers=1), "two": cluster.run(job("two"), workers=2)}
+    runs["resumed"] = cluster.run(job("resumed"), workers=2)
+    engines = {name: serially[name].attributes["provenance"]["engine"] for name in serially}
+    assert "superposed" in engines["near"]["engine"]
+    assert "superposed" not in engines["far"]["engine"]
+    assert engines["near"]["by"] == "rule"
+    for name in serially:
+        for run in runs.values():
+            of_run = run[name].attributes["provenance"]["engine"]
+            assert [of_run[key] for key in ("engine", "by")] == [engines[name][key] for key in ("engine", "by")]
+            assert run[name].attributes["plan"] == serially[name].attributes["plan"]
+            for observable in serially[name].observables:
+                assert run[name][observable].tobytes() == serially[name][observable].tobytes()
 
 
 @pytest.mark.slow
