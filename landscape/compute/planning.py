@@ -27,12 +27,13 @@ from landscape.compute.rounds import shape_of
 from landscape.core.devices import cores, is_out_of_memory
 from landscape.core.errors import Interrupted, JobError, one_line
 from landscape.core.grid import tile_counts
+from landscape.core.plan import Plan
 from landscape.core.text import bytes_text, count_text, number_text, seconds_text
 from landscape.core.validation import AUTO, ranges
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.tuning.choices import KeptChoices, Tuned
+from landscape.evaluation.tuning.choices import KeptChoices, Tuned, TuningScope
 from landscape.evaluation.tuning.local_search import tune
-from landscape.evaluation.tuning.trials import outlook
+from landscape.evaluation.tuning.trials import Outlook, outlook
 from landscape.job.directions.file import PRODUCT_EVALUATIONS
 from landscape.job.directions.random import DrawnTensors
 from landscape.job.job import Job
@@ -173,16 +174,22 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
     first = prepared.landscapes[0]
     # A plan for GPUs may be made on a machine without one; its seconds are a guess.
     measured = prepared.ranks == 1 and (first.plan.device == "cpu" or torch.cuda.is_available())
-    # Timed with the engine that the job starts from; a faster one is searched for when it runs.
-    scope, tuned = replace(tuning_scope(prepared)[0], points=0, needs_cost=True), Tuned(first.plan)
-    evaluator, remarks = None, list[str]()
+    scope, chosen = tuning_scope(prepared)
+    tuned, expected, remarks = Tuned(first.plan), None, list[str]()
     if measured:
         with in_folder(prepared.folder):
             evaluator = make_evaluator(prepared, first)
-            tuned = tune(evaluator, first.grid, scope)
+            # Timed with the engine that the job starts from; a faster one is searched for when it runs.
+            tuned = tune(evaluator, first.grid, replace(scope, points=0, needs_cost=True))
             remarks = _remarks(evaluator, first, tuned)
+            if scope.engine is None:
+                expected = outlook(evaluator, first.plan, scope, tuned.seconds_per_point, KeptChoices.of_user())
         if first.extension is not None and _stored(prepared.run, first) is None:
             first.tuned(tuned)  # raises if the plan of the extended landscape cannot compute it
+    engine = _engine(scope, chosen, tuned, expected)
+    if expected is not None and (kept := expected.kept) is not None:
+        plan = replace(tuned.plan, engine=kept.engine, batch_size=kept.batch_size)
+        tuned = replace(tuned, plan=plan, seconds_per_point=kept.seconds_per_point)
     seconds = tuned.seconds_per_point
     landscapes = [_plan_landscape(prepared, landscape) for landscape in prepared.landscapes]
     missing = sum(planned["missing_points"] * planned["sample_share"] for planned in landscapes)
@@ -191,7 +198,6 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
     missing += sum(planned["range_evaluations"] + planned["own_model"]["evaluations"] for planned in landscapes)
     maps = [planned["convexity"] for planned in landscapes if planned["convexity"]]
     further = sum(cost["all_most_evaluations"] - cost["all_evaluations"] for cost in maps)
-    engine = _engine(prepared, evaluator, tuned)
     wants_ray = (
         workers
         or job.workers
@@ -238,21 +244,19 @@ def _remarks(evaluator: Evaluator, landscape: PreparedLandscape, tuned: Tuned) -
     return [*remarks, *filter(None, [not_finite])]
 
 
-def _engine(prepared: PreparedJob, evaluator: Evaluator | None, tuned: Tuned) -> dict[str, Any]:
+def _engine(scope: TuningScope, chosen: Plan | None, tuned: Tuned, expected: Outlook | None) -> dict[str, Any]:
     """How new landscapes will be computed, and why; `engine` is None if it is chosen when the job runs.
 
     Args:
-        tuned: the engine that was timed, by which the job starts.
+        chosen: the plan of the landscapes that are stored, or of the run that the job names.
+        tuned: the engine that was timed, by which the job starts; in the batches of the job where none was.
+        expected: what a job that leaves the engine open will do; None if nothing was measured.
     """
-    scope, chosen = tuning_scope(prepared)
-    plan = prepared.landscapes[0].plan
-    size = (chosen or plan).batch_size
     if scope.engine is not None:
-        why = "the job's" if chosen is None else "as recorded"
+        why, size = ("the job's", tuned.plan.batch_size) if chosen is None else ("as recorded", chosen.batch_size)
         return {"engine": str(scope.engine), "batch_size": size, "why": why, "search_seconds": 0.0}
-    if evaluator is None:
+    if expected is None:
         return {"engine": None, "batch_size": None, "why": "chosen on the workers", "search_seconds": None}
-    expected = outlook(evaluator, plan, scope, tuned.seconds_per_point, KeptChoices.of_user())
     if expected.kept is not None:
         kept, why = expected.kept, f"kept choice of {expected.kept.since[:10]}"
         return {"engine": str(kept.engine), "batch_size": kept.batch_size, "why": why, "search_seconds": 0.0}

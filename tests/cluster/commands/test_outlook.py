@@ -57,6 +57,10 @@ def test_a_plan_says_what_becomes_of_the_engine(tmp_path, monkeypatch):
         said = plan_job(job)["engine"]
         assert (said["engine"], said["batch_size"]) == (record["engine"], record["batch_size"])
 
+    (planned,) = plan_job(job_of(tmp_path / "tiles", 40))["landscapes"]  # those of the kept choice, at its cost
+    run(job_of(tmp_path / "tiles", 40))
+    assert planned["tile_shape"] == list(LandscapeStore.open(str(tmp_path / "tiles" / "run"), "plane").tile_shape)
+
 
 @pytest.mark.long
 def test_an_engine_that_is_named_or_recorded_is_no_choice(tmp_path):
