@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +20,7 @@ from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import LocalStore, ObjectStore
 
-from landscape.core.files import fsync, open_plain, whole_file
+from landscape.core.files import PARTIAL, fsync, open_plain, whole_file
 from landscape.core.folders import open_objects
 from landscape.core.grid import Index, tile_at, tile_counts
 from landscape.store.format import Damaged, StoredArray, decode, encode, longest
@@ -161,7 +163,7 @@ async def _list_indices(store: Store, prefix: str, counts: Index) -> list[Index]
 # A local Zarr store whose writes survive a power cut.
 
 METADATA = "zarr.json"
-SYNCS = 16  # at once
+AT_ONCE = 16  # files that are written or synced
 
 
 class DurableStore(LocalStore):
@@ -174,15 +176,24 @@ class DurableStore(LocalStore):
         self._ours: set[Path] = set()  # folders known to be no links
 
     async def _set(self, key: str, value: Buffer, exclusive: bool = False) -> None:
+        await asyncio.to_thread(self.put, key, value.to_bytes(), exclusive)
+
+    def put(self, key: str, data: bytes, exclusive: bool = False) -> None:
+        """Write one object whole; it survives a power cut after the next `flush`.
+
+        Raises:
+            FileExistsError: there is one already, and `exclusive` was asked for.
+        """
+        self._check_writable()
         place = self.root / key
         self.refuse_elsewhere(key)
         if place.name == METADATA and not exclusive:
             # Attributes are rewritten while a job runs. If the new name reached the disk before the bytes, a power cut
             # would leave an empty file in place of the old one, and the landscape would be lost.
-            self._check_writable()
-            await asyncio.to_thread(_write_whole, place, value.to_bytes())
+            with whole_file(place) as temporary:
+                temporary.write_bytes(data)
         else:
-            await super()._set(key, value, exclusive)
+            _write_unsynced(place, data, exclusive)
         self._unsynced.add(place)
 
     def refuse_elsewhere(self, key: str) -> None:
@@ -208,12 +219,9 @@ class DurableStore(LocalStore):
         if not (self.root / path).is_dir():
             raise FileNotFoundError(errno.ENOENT, "was taken away meanwhile", str(self.root / path))
 
-    async def flush(self) -> None:
+    def flush(self) -> None:
         """Sync every file written since the last call, their folders, and new folders above."""
         files, self._unsynced = self._unsynced, set()
-        await asyncio.to_thread(self._sync_all, files)
-
-    def _sync_all(self, files: set[Path]) -> None:
         folders = {file.parent for file in files}
         for folder in tuple(folders):
             above = folder
@@ -221,14 +229,33 @@ class DurableStore(LocalStore):
                 folders.add(above.parent)
                 above = above.parent
         # Many at once: one write of the file system's journal covers them all.
-        with ThreadPoolExecutor(min(SYNCS, len(files) + len(folders) or 1)) as threads:
-            list(threads.map(fsync, (*files, *folders)))
+        list(_threads().map(fsync, (*files, *folders)))
         self._synced_folders |= folders
 
 
-def _write_whole(place: Path, data: bytes) -> None:
-    with whole_file(place) as temporary:
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """The threads that write and sync files: starting new ones takes longer than most commits."""
+    return ThreadPoolExecutor(AT_ONCE, "landscape-files")
+
+
+os.register_at_fork(after_in_child=_threads.cache_clear)  # a fork has none of them, and would wait for ever
+
+
+def _write_unsynced(place: Path, data: bytes, exclusive: bool) -> None:
+    """Write a file whole, without a sync; `exclusive`: only if there is none of this name."""
+    temporary = place.with_name(f"{place.name}.{uuid.uuid4().hex}{PARTIAL}")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
         temporary.write_bytes(data)
+        if exclusive:
+            os.link(temporary, place)
+            temporary.unlink()
+        else:
+            temporary.replace(place)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -328,7 +355,20 @@ class RemoteStore(ObjectStore[Any]):
 
 def write_chunks(store: Store, chunks: Sequence[tuple[StoredArray, Index, NDArray[Any]]]) -> None:
     """Write chunks, each of an array at an index; when this returns, the store has all of them."""
-    sync(_write(store, chunks))
+    if isinstance(store, DurableStore):
+        # Without Zarr's event loop, which takes longer than the file system.
+        writes = [_threads().submit(_put_chunk, store, *chunk) for chunk in chunks]
+        errors = [write.exception() for write in writes]
+    else:
+        errors = sync(_put_all(store, chunks))
+    # All writes have ended before the first error is raised.
+    for error in errors:
+        if error is not None:
+            raise error
+
+
+def _put_chunk(store: DurableStore, array: StoredArray, index: Index, values: NDArray[Any]) -> None:
+    store.put(array.key(index), encode(array, values))
 
 
 def write_document(store: Store, key: str, data: bytes) -> None:
@@ -336,14 +376,13 @@ def write_document(store: Store, key: str, data: bytes) -> None:
     sync(store.set(key, default_buffer_prototype().buffer.from_bytes(data)))
 
 
-async def _write(store: Store, chunks: Sequence[tuple[StoredArray, Index, NDArray[Any]]]) -> None:
+async def _put_all(
+    store: Store, chunks: Sequence[tuple[StoredArray, Index, NDArray[Any]]]
+) -> list[BaseException | None]:  # fmt: skip
     gate, buffer = asyncio.Semaphore(CONCURRENT), default_buffer_prototype().buffer
 
     async def put(array: StoredArray, index: Index, values: NDArray[Any]) -> None:
         async with gate:
             await store.set(array.key(index), buffer.from_bytes(encode(array, values)))
 
-    # All writes end before the first error is raised: none goes on after this returns.
-    for error in await asyncio.gather(*(put(*chunk) for chunk in chunks), return_exceptions=True):
-        if error is not None:
-            raise error
+    return await asyncio.gather(*(put(*chunk) for chunk in chunks), return_exceptions=True)

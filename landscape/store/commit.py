@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 from zarr.abc.store import Store
-from zarr.core.sync import sync
 
 from landscape.core.errors import LandscapeError, StoreError, flat, quoted
 from landscape.core.files import PARTIAL, Folder, Place
@@ -52,7 +51,7 @@ def write_synced(arrays: LandscapeArrays, chunks: Sequence[tuple[str, Index, NDA
 def flush(store: Store) -> None:
     """Make all writes survive a power cut; objects in an object store do so once they are put."""
     if isinstance(store, DurableStore):
-        sync(store.flush())
+        store.flush()
 
 
 def write_tiles(arrays: LandscapeArrays, tiles: Sequence[tuple[Tile, Mapping[str, Floats]]]) -> None:

@@ -129,16 +129,16 @@ def test_tiles_committed_together_are_those_committed_one_by_one(tmp_path):
 
 def test_a_write_that_fails_among_many_leaves_all_of_them_uncommitted(tmp_path, monkeypatch):
     store = make_store(tmp_path, (9, 7))
-    tiles, real, left = all_tiles(store), DurableStore._set, [5]
+    tiles, real, left = all_tiles(store), DurableStore.put, [5]
 
-    async def failing(self, key, value, exclusive=False):
+    def failing(self, key, data, exclusive=False):
         left[0] -= 1
         if left[0] < 0:
             raise OSError(28, "No space left on device")
-        await real(self, key, value, exclusive)
+        real(self, key, data, exclusive)
 
     with monkeypatch.context() as patched:
-        patched.setattr(DurableStore, "_set", failing)
+        patched.setattr(DurableStore, "put", failing)
         with pytest.raises(OSError, match="No space left"):
             store.write_tiles([(tile, constant(tile, 1.0)) for tile in tiles])
     examined = LandscapeStore.open(str(tmp_path), "a").examine()

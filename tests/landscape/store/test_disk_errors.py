@@ -32,17 +32,17 @@ class Failing:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, left: int, code: int) -> None:
         self.left, self.code = left, code
-        real_set, real_write = DurableStore._set, LocalFolder.write
+        real_put, real_write = DurableStore.put, LocalFolder.write
 
-        async def failing_set(store: Any, key: str, value: Any, exclusive: bool = False) -> None:
+        def failing_put(store: Any, key: str, data: bytes, exclusive: bool = False) -> None:
             self.count(key)
-            await real_set(store, key, value, exclusive)
+            real_put(store, key, data, exclusive)
 
         def failing_write(folder: Any, path: str, data: bytes) -> None:
             self.count(path)
             real_write(folder, path, data)
 
-        monkeypatch.setattr(DurableStore, "_set", failing_set)
+        monkeypatch.setattr(DurableStore, "put", failing_put)
         monkeypatch.setattr(LocalFolder, "write", failing_write)
 
     def count(self, path: str) -> None:

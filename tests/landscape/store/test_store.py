@@ -341,10 +341,10 @@ def test_every_value_is_synced_before_the_first_status_is_written(tmp_path, monk
     """Of one tile and of many that are committed at once; with each chunk the new folders by which it is found."""
     store = make_store(tmp_path, (9, 7), observables=("loss", "accuracy"))
     events: list[tuple[str, str]] = []
-    root, real_set, real_sync = tmp_path / "landscapes.zarr", DurableStore._set, os.fsync
+    root, real_put, real_sync = tmp_path / "landscapes.zarr", DurableStore.put, os.fsync
 
-    async def recording_set(self, key, value, exclusive=False):
-        await real_set(self, key, value, exclusive)
+    def recording_put(self, key, data, exclusive=False):
+        real_put(self, key, data, exclusive)
         events.append(("write", key))
 
     def recording_sync(descriptor):
@@ -352,7 +352,7 @@ def test_every_value_is_synced_before_the_first_status_is_written(tmp_path, monk
         real_sync(descriptor)
         events.append(("sync", os.path.relpath(place, root)))
 
-    monkeypatch.setattr(DurableStore, "_set", recording_set)
+    monkeypatch.setattr(DurableStore, "put", recording_put)
     monkeypatch.setattr(os, "fsync", recording_sync)
     arrays = ("loss", "loss_stderr", "accuracy", "accuracy_stderr")
     one, *others = all_tiles(store)
@@ -374,14 +374,14 @@ def test_every_value_is_synced_before_the_first_status_is_written(tmp_path, monk
 
 
 def test_attributes_are_written_all_at_once(tmp_path, monkeypatch):
-    real, written = DurableStore._set, []
+    real, written = DurableStore.put, []
 
-    async def recording(self, key, value, exclusive=False):
+    def recording(self, key, data, exclusive=False):
         if key == "a/zarr.json" and not exclusive:  # else it is there already
-            written.append(json.loads(value.to_bytes())["attributes"])
-        await real(self, key, value, exclusive)
+            written.append(json.loads(data)["attributes"])
+        real(self, key, data, exclusive)
 
-    monkeypatch.setattr(DurableStore, "_set", recording)
+    monkeypatch.setattr(DurableStore, "put", recording)
     store = make_store(tmp_path)
     assert [set(each) for each in written] == [set(), {"schema_version", "name", "observables", "identity"}]
     store.update_attributes(progress={"tiles_done": 1}, failures=[])
