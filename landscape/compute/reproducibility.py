@@ -205,20 +205,22 @@ def keep_reference_point(store: LandscapeStore, reference: ReferencePoint) -> No
 def difference_from_siblings(store: LandscapeStore, reference: ReferencePoint) -> str:
     """How the loss at the origin contradicts another landscape of the run with the same origin; empty if none.
 
-    A contradiction shows that the code has changed since an earlier landscape of the run. Problems in memory are not
-    compared: their calls may keep landscapes of several losses in one run.
+    A contradiction shows that the code has changed since an earlier landscape of the run. All that have the same origin
+    were compared with one another before, so one of them is enough. Problems in memory are not compared: their calls
+    may keep landscapes of several losses in one run.
     """
     if is_of_memory(store):
         return ""
     here = reference.origin.get("loss", math.nan)
     plan = store.record.plan
     rounding = COARSE_ROUNDING if plan is not None and plan.precision == "bfloat16" else ROUNDING
-    for name, record in store.siblings().items():
+    for name, record in store.siblings():
         recorded_loss = record.origin_loss
         if recorded_loss is None or not math.isfinite(here) or not _same_origin(store.record, record):
             continue
         if not np.isclose(here, recorded_loss, rtol=rounding, atol=0.0):
             return f"loss {here:.9g} at the origin, not {recorded_loss:.9g} as landscape {name!r} of this run"
+        return ""
     return ""
 
 

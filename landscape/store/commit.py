@@ -241,8 +241,12 @@ def _write_record(folder: Folder, name: str, position: int | None) -> None:
     flush(store)
 
 
-def write_root(folder: Folder, documents: Documents) -> None:
-    """Write the root's document again, with copies of the documents of all landscapes, which xarray reads at once."""
+def write_root(folder: Folder, documents: Documents, changed: str | None = None) -> None:
+    """Write the root's document again, with copies of the documents of all landscapes, which xarray reads at once.
+
+    Args:
+        changed: the landscape whose copies may be out of date; default: all.
+    """
     store = open_zarr(folder, read_only=False)
-    write_document(store, METADATA, documents.root(names_after(folder.folders(FOLDER), None)))
+    write_document(store, METADATA, documents.root(names_after(folder.folders(FOLDER), None), changed))
     flush(store)

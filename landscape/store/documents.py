@@ -247,6 +247,10 @@ class Documents:
             return {}
         return dict(copies) if isinstance(copies, dict) else {}
 
+    def forget_copy(self) -> None:
+        """Read the copies anew when they are asked for: they are large, and change with every landscape."""
+        self.__dict__.pop("copy", None)
+
     def own(self, name: str) -> tuple[Record, tuple[str, ...]]:
         """The checked record in a landscape's own file, and the names of omitted entries.
 
@@ -352,7 +356,15 @@ class Documents:
     def has(self, name: str, array: str) -> bool:
         """Whether the array exists, or existed when the root's copy was made."""
         path = f"{name}/{array}"
-        return self.exists(path) or path in self.copy
+        return self.exists(path) or (self._root_names(path) and path in self.copy)
+
+    def _root_names(self, path: str) -> bool:
+        """Whether the root's text holds this path: a run of many landscapes has a root that takes long to parse."""
+        try:
+            text = self._bytes("")
+        except BadMetadataError:
+            return False
+        return any(json.dumps(path, ensure_ascii=escaped).encode() in text for escaped in (True, False))
 
     def levels(self, path: str) -> list[int]:
         """The numbers of a landscape's levels of refinement, including those that are half made."""
@@ -369,13 +381,21 @@ class Documents:
         """The document of a group."""
         return self.text({"attributes": dict(attributes), "zarr_format": 3, "node_type": "group"})
 
-    def root(self, names: list[str]) -> bytes:
+    def root(self, names: list[str], changed: str | None = None) -> bytes:
         """The bytes of the root's document, with copies of the documents of these landscapes.
 
         If a document cannot be read, the root keeps its previous copy of it.
+
+        Args:
+            changed: the landscape whose documents may differ from their copies; default: all. Reading those of the
+                others too would make a job of many short landscapes take longer than their points.
         """
+        self.forget_copy()
         copies: dict[str, Any] = {}
         for name in names:
+            if changed is not None and name != changed and name in self.copy:
+                copies |= self._previous_copies(name)
+                continue
             copies |= self._copies_of(name) or self._previous_copies(name)
             for number in self.levels(name):
                 level = f"{name}/{LEVELS}/{number}"
@@ -383,7 +403,7 @@ class Documents:
                 copies |= self._copies_of(level) or self._previous_copies(level)
         # In the order of Zarr's own listing.
         copies = dict(sorted(copies.items(), key=lambda entry: (entry[0].count("/") > 0, entry[0])))
-        self.copy = copies
+        self.forget_copy()
         inline = {**INLINE, "metadata": copies}
         root = {"attributes": {}, "zarr_format": 3, "consolidated_metadata": inline, "node_type": "group"}
         # The document grows with every landscape and is rewritten with each: indented JSON takes 20 times as long.
@@ -427,14 +447,16 @@ class Documents:
         Raises:
             BadMetadataError: there is none, or it is no JSON object.
         """
+        return parse_metadata(self._bytes(path))
+
+    def _bytes(self, path: str) -> bytes:
         file = f"{FOLDER}/{path}/{METADATA}" if path else f"{FOLDER}/{METADATA}"
         try:
-            data = self._folder.read_range(file, 0, LARGEST_DOCUMENT + 1)
+            return self._folder.read_range(file, 0, LARGEST_DOCUMENT + 1)
         except (FileNotFoundError, NotADirectoryError):
             raise BadMetadataError(ABSENT) from None
         except OSError as error:
             raise BadMetadataError(f"cannot be read: {flat(error.strerror or str(error))}") from None
-        return parse_metadata(data)
 
     def _unreadable(self, name: str, problem: str) -> LandscapeError:
         return LandscapeError(unreadable_message(name, problem, self._folder.place(f"{FOLDER}/{name}")))

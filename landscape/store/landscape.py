@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -247,6 +247,7 @@ class LandscapeStore:
         copy = self._documents.copy.get(self.path)
         if not isinstance(copy, dict) or not is_same(copy.get("attributes"), dict(self.attributes)):
             self.consolidate()
+        self._documents.forget_copy()
 
     # -- record ---------------------------------------------------------------------------------------------
 
@@ -279,10 +280,16 @@ class LandscapeStore:
             raise (JobError if self.record.is_imported else LandscapeError)(self.refusal)
         return part
 
-    def siblings(self) -> dict[str, Record]:
-        """The records of the run's other landscapes that can be read, by name."""
-        summaries = runs.survey_folder(self._folder).readable
-        return {name: summary.record for name, summary in summaries.items() if name != self.name}
+    def siblings(self) -> Iterator[tuple[str, Record]]:
+        """The names and records of the run's other landscapes that can be read, each read when it is asked for."""
+        documents, move = Documents(self._folder), runs.read_move(self._folder)
+        for name in runs.names_after(self._folder.folders(FOLDER), move):
+            try:
+                summary = None if name == self.name else runs.describe(self._folder, documents, name)
+            except LandscapeError:
+                continue
+            if summary is not None:
+                yield name, summary.record
 
     @property
     def refusal(self) -> str:
@@ -310,8 +317,8 @@ class LandscapeStore:
         write_document(self._store, f"{self.path}/{METADATA}", self._documents.group(self.attributes))
 
     def consolidate(self) -> None:
-        """Copy all metadata of the run into the root's document, which xarray reads at once."""
-        write_root(self._folder, self._documents)
+        """Copy the metadata of this landscape into the root's document, which xarray reads at once."""
+        write_root(self._folder, self._documents, self.path.partition("/")[0])
 
     # -- parts ----------------------------------------------------------------------------------------------
 
