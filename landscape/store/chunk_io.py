@@ -8,7 +8,7 @@ import os
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from zarr.storage import LocalStore, ObjectStore
 from landscape.core.files import PARTIAL, fsync, open_plain, whole_file
 from landscape.core.folders import open_objects
 from landscape.core.grid import Index, tile_at, tile_counts
-from landscape.store.format import Damaged, StoredArray, decode, encode, longest
+from landscape.store.format import Damaged, NewArray, StoredArray, decode, encode, longest
 
 if TYPE_CHECKING:
     from landscape.core.object_store import ObjectFolder
@@ -355,34 +355,53 @@ class RemoteStore(ObjectStore[Any]):
 
 def write_chunks(store: Store, chunks: Sequence[tuple[StoredArray, Index, NDArray[Any]]]) -> None:
     """Write chunks, each of an array at an index; when this returns, the store has all of them."""
+    _write_all(store, [(array.key(index), partial(encode, array, values)) for array, index, values in chunks])
+
+
+def create_arrays(store: Store, arrays: Iterable[NewArray]) -> None:
+    """Write the documents of new arrays, all at once, then the chunks that they begin with."""
+    made = list(arrays)
+    documents = [(f"{array.stored.path}/{METADATA}", partial(bytes, array.document)) for array in made]
+    _write_all(store, documents, exclusive=True)
+    for array in made:
+        for index, values in array.chunks:  # which may be large, and are made one after the other
+            write_chunks(store, [(array.stored, index, values)])
+
+
+def write_document(store: Store, key: str, data: bytes) -> None:
+    """Write one metadata document whole."""
+    _write_all(store, [(key, partial(bytes, data))])
+
+
+def _write_all(store: Store, objects: Sequence[tuple[str, Callable[[], bytes]]], *, exclusive: bool = False) -> None:
+    """Write objects by their keys, many at once; each is made when its turn comes.
+
+    Args:
+        exclusive: whether none of them may exist yet; an object store is not asked.
+    """
     if isinstance(store, DurableStore):
         # Without Zarr's event loop, which takes longer than the file system.
-        writes = [_threads().submit(_put_chunk, store, *chunk) for chunk in chunks]
+        writes = [_threads().submit(_put_local, store, *entry, exclusive) for entry in objects]
         errors = [write.exception() for write in writes]
     else:
-        errors = sync(_put_all(store, chunks))
+        errors = sync(_put_remote(store, objects))
     # All writes have ended before the first error is raised.
     for error in errors:
         if error is not None:
             raise error
 
 
-def _put_chunk(store: DurableStore, array: StoredArray, index: Index, values: NDArray[Any]) -> None:
-    store.put(array.key(index), encode(array, values))
+def _put_local(store: DurableStore, key: str, make: Callable[[], bytes], exclusive: bool) -> None:
+    store.put(key, make(), exclusive)
 
 
-def write_document(store: Store, key: str, data: bytes) -> None:
-    """Write one metadata document whole."""
-    sync(store.set(key, default_buffer_prototype().buffer.from_bytes(data)))
-
-
-async def _put_all(
-    store: Store, chunks: Sequence[tuple[StoredArray, Index, NDArray[Any]]]
+async def _put_remote(
+    store: Store, objects: Sequence[tuple[str, Callable[[], bytes]]]
 ) -> list[BaseException | None]:  # fmt: skip
     gate, buffer = asyncio.Semaphore(CONCURRENT), default_buffer_prototype().buffer
 
-    async def put(array: StoredArray, index: Index, values: NDArray[Any]) -> None:
+    async def put(key: str, make: Callable[[], bytes]) -> None:
         async with gate:
-            await store.set(array.key(index), buffer.from_bytes(encode(array, values)))
+            await store.set(key, buffer.from_bytes(make()))
 
-    return await asyncio.gather(*(put(*chunk) for chunk in chunks), return_exceptions=True)
+    return await asyncio.gather(*(put(*entry) for entry in objects), return_exceptions=True)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import google_crc32c
 import numpy as np
-import zarr
 from numcodecs.zstd import Zstd
 from numpy.typing import NDArray
-from zarr.codecs import Crc32cCodec, ZstdCodec
+from zarr.abc.codec import Codec
+from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.metadata.v3 import ArrayV3Metadata
+from zarr.dtype import parse_dtype
 
 from landscape.core.errors import quoted
 from landscape.core.grid import Floats, Grid, Index, tile_at
@@ -325,62 +329,67 @@ def path_unit(steps: StoredArray) -> str:
     return str(unit) if unit in ("step", NETWORK, MIXED) else "epoch"
 
 
-def lay_out(group: zarr.Group, new: NewArrays, *, of_level: bool = False) -> None:
-    """Make every array of a landscape in its Zarr group, with nothing computed.
+@dataclass(frozen=True)
+class NewArray:
+    """An array to make: its document as Zarr writes it, the same as checked, and the chunks that it begins with."""
+
+    document: bytes
+    stored: StoredArray
+    chunks: Iterable[tuple[Index, NDArray[Any]]] = ()
+
+
+def lay_out(path: str, new: NewArrays, *, of_level: bool = False) -> Iterator[NewArray]:
+    """Every array of a landscape, with nothing computed.
 
     Args:
+        path: of the landscape, or its level, in the store.
         of_level: whether to omit the arrays that a level of refinement shares with its landscape: samples, directions
             and path.
     """
     grid = new.grid
     for axis, coordinates, attributes in zip(grid.names, grid.coordinates, new.axes, strict=True):
-        _make(group, axis, coordinates, (axis,), attributes=dict(attributes))
+        yield _whole(f"{path}/{axis}", coordinates, (axis,), attributes)
+    over_grid = grid.shape, new.tile_shape, grid.dimensions
     for values in (*with_stderr(new.observables), RISE_STDERR):
-        _make_empty(group, values, np.float64, np.nan, grid.shape, new.tile_shape, grid.dimensions)
-    _make_empty(group, "status", np.uint8, 0, grid.shape, new.tile_shape, grid.dimensions)
+        yield _empty(f"{path}/{values}", np.float64, np.nan, *over_grid)
+    yield _empty(f"{path}/status", np.uint8, 0, *over_grid)
     if new.accurate:
         for name, dtype, fill in ACCURATE:
-            _make_empty(group, name, dtype, fill, grid.shape, new.tile_shape, grid.dimensions)
+            yield _empty(f"{path}/{name}", dtype, fill, *over_grid)
     if new.moment_rows:
-        width, dimensions = MOMENT_PARTS * len(new.moment_rows), (*grid.dimensions, "moment")
-        _make_empty(group, MOMENTS, np.float64, np.nan, (*grid.shape, width), (*new.tile_shape, width), dimensions)
+        yield _beside(f"{path}/{MOMENTS}", np.float64, over_grid, MOMENT_PARTS * len(new.moment_rows), "moment")
     if of_level:
         return
     if new.kept_samples:
-        _make_samples(group, new, new.kept_samples)
+        count, dimension = (new.kept_samples,), ("sample",)
+        yield _beside(f"{path}/{LOSS_SAMPLES}", np.float32, over_grid, *count, *dimension)
+        yield _empty(f"{path}/{ORIGIN_SAMPLES}", np.float32, np.nan, count, count, dimension)
+        yield _empty(f"{path}/{SAMPLE_WEIGHTS}", np.float64, np.nan, count, count, dimension)
     if new.sample_index is not None:
-        _make(group, SAMPLE_INDEX, np.asarray(new.sample_index, np.int64), ("sample",))
-    make_directions(group, new)
+        yield _whole(f"{path}/{SAMPLE_INDEX}", np.asarray(new.sample_index, np.int64), ("sample",))
+    yield _directions(f"{path}/directions", new)
     if new.path is not None:
-        _make_path(group, grid, new.path, int(np.prod(new.tile_shape)), len(path_moment_rows(new.moment_rows)))
+        tile_points = int(np.prod(new.tile_shape))
+        yield from _along_path(f"{path}/path", grid, new.path, tile_points, len(path_moment_rows(new.moment_rows)))
 
 
 def lay_out_round(
-    group: zarr.Group, plan: NDArray[np.int64], chunk: int, moments: int, samples: int, *, weighted: bool
-) -> None:
-    """Make every array of a round in its Zarr group, with nothing computed.
+    path: str, plan: NDArray[np.int64], chunk: int, moments: int, samples: int, *, weighted: bool
+) -> Iterator[NewArray]:
+    """Every array of a round, with nothing computed.
 
     Args:
+        path: of the round in the store.
         plan: [items, dimensions + 1], the place and the block of each item.
         moments, samples: how many moments and rises an item has.
     """
-    items, dimension = len(plan), ("item",)
-    _make(group, "plan", plan, (*dimension, "place_and_block"))
-    _make_empty(group, "moments", np.float64, np.nan, (items, moments), (chunk, moments), (*dimension, "moment"))
-    wide, chunks = (items, samples), (chunk, samples)
-    _make_empty(group, "rises", np.float32, np.nan, wide, chunks, (*dimension, "sample"))
+    over_items = (len(plan),), (chunk,), ("item",)
+    yield _whole(f"{path}/plan", plan, ("item", "place_and_block"))
+    yield _beside(f"{path}/moments", np.float64, over_items, moments, "moment")
+    yield _beside(f"{path}/rises", np.float32, over_items, samples, "sample")
     if weighted:
-        _make_empty(group, "weights", np.float64, np.nan, wide, chunks, (*dimension, "sample"))
-    _make_empty(group, "status", np.uint8, 0, (items,), (chunk,), dimension)
-
-
-def _make_samples(group: zarr.Group, new: NewArrays, count: int) -> None:
-    grid, tile = new.grid, new.tile_shape
-    _make_empty(
-        group, LOSS_SAMPLES, np.float32, np.nan, (*grid.shape, count), (*tile, count), (*grid.dimensions, "sample")
-    )
-    _make_empty(group, ORIGIN_SAMPLES, np.float32, np.nan, (count,), (count,), ("sample",))
-    _make_empty(group, SAMPLE_WEIGHTS, np.float64, np.nan, (count,), (count,), ("sample",))
+        yield _beside(f"{path}/weights", np.float64, over_items, samples, "sample")
+    yield _empty(f"{path}/status", np.uint8, 0, *over_items)
 
 
 # The arrays of a landscape with an accuracy beside those of any landscape: name, type and fill value.
@@ -394,25 +403,32 @@ def with_stderr(observables: Sequence[str]) -> Iterator[str]:
         yield f"{name}_stderr"
 
 
-def _make(group: zarr.Group, name: str, data: NDArray[Any], dimensions: tuple[str, ...], **options: Any) -> None:
-    group.create_array(
-        name, data=data, chunks=tuple(max(1, n) for n in data.shape), compressors=[Crc32cCodec()],
-        dimension_names=dimensions, config={"write_empty_chunks": True}, **options,
-    )  # fmt: skip
+def _empty(
+    path: str, dtype: Any, fill: float, shape: Index, chunks: Index, dimensions: tuple[str, ...]
+) -> NewArray:  # fmt: skip
+    """An array without chunks, whose chunks are compressed."""
+    return _new(path, dtype, fill, shape, chunks, dimensions, (ZstdCodec(level=1), Crc32cCodec()), {})
 
 
-def _make_empty(
-    group: zarr.Group, name: str, dtype: Any, fill: float, shape: Index, chunks: Index, dimensions: tuple[str, ...]
-) -> None:
-    # Without write_empty_chunks, a tile of NaN alone would not be written.
-    group.create_array(
-        name, shape=shape, chunks=chunks, dtype=dtype, fill_value=fill, dimension_names=dimensions,
-        compressors=[ZstdCodec(level=1), Crc32cCodec()], config={"write_empty_chunks": True},
-    )  # fmt: skip
+def _beside(
+    path: str, dtype: Any, points: tuple[Index, Index, tuple[str, ...]], width: int, dimension: str
+) -> NewArray:  # fmt: skip
+    """An array without chunks that has so many values for each of the points."""
+    shape, chunks, dimensions = points
+    return _empty(path, dtype, np.nan, (*shape, width), (*chunks, width), (*dimensions, dimension))
 
 
-def make_directions(group: zarr.Group, new: NewArrays) -> None:
-    """Create the array of the directions, one row of all parameters per axis, and write the stored rows.
+def _whole(
+    path: str, data: NDArray[Any], dimensions: tuple[str, ...], attributes: Mapping[str, Any] = MappingProxyType({})
+) -> NewArray:
+    """An array of one chunk, with its values."""
+    chunks = tuple(max(1, n) for n in data.shape)
+    made = _new(path, data.dtype, 0, data.shape, chunks, dimensions, (Crc32cCodec(),), attributes)
+    return replace(made, chunks=[((0,) * data.ndim, data)] if data.size else ())
+
+
+def _directions(path: str, new: NewArrays) -> NewArray:
+    """The array of the directions, one row of all parameters per axis, with the rows that are stored.
 
     Tensors that are drawn when they are asked for are not stored: their seed is in the attributes of the axis.
     """
@@ -421,34 +437,57 @@ def make_directions(group: zarr.Group, new: NewArrays) -> None:
     directions, layout = new.directions, new.layout
     size = sum(int(np.prod(place["shape"], dtype=np.int64)) for place in layout)
     stored = [not isinstance(direction, DrawnTensors) for direction in directions]
-    array = group.create_array(
-        "directions", shape=(len(directions), size), chunks=(1, min(max(size, 1), DIRECTION_CHUNK)), dtype=np.float32,
-        fill_value=0.0, compressors=[Crc32cCodec()], dimension_names=("axis", "parameter"),
-        attributes={LAYOUT: [dict(place) for place in layout], STORED: stored},
-        config={"write_empty_chunks": True},
+    width = min(max(size, 1), DIRECTION_CHUNK)
+    made = _new(
+        path, np.float32, 0, (len(directions), size), (1, width), ("axis", "parameter"), (Crc32cCodec(),),
+        {LAYOUT: [dict(place) for place in layout], STORED: stored},
     )  # fmt: skip
-    for k, direction in enumerate(directions):
-        if stored[k]:
-            for n, piece in enumerate(flat_pieces(direction, layout, array.chunks[1])):
-                array[k, n * array.chunks[1] : n * array.chunks[1] + len(piece)] = piece
+    pieces = (
+        ((k, n), piece[None])
+        for k, direction in enumerate(directions) if stored[k]
+        for n, piece in enumerate(flat_pieces(direction, layout, width))
+    )  # fmt: skip
+    return replace(made, chunks=pieces)
 
 
-def _make_path(group: zarr.Group, grid: Grid, path: PathPlan, tile_points: int, moment_rows: int) -> None:
-    count, dimension = len(path.step), ("snapshot",)
-    _make(group, "path_step", np.array(path.step, np.int64), dimension, attributes={UNIT: path.unit})
+def _along_path(
+    prefix: str, grid: Grid, path: PathPlan, tile_points: int, moment_rows: int
+) -> Iterator[NewArray]:  # fmt: skip
+    """The arrays of the path."""
+    count, dimension = (len(path.step),), ("snapshot",)
+    yield _whole(f"{prefix}_step", np.array(path.step, np.int64), dimension, {UNIT: path.unit})
     for k, axis in enumerate(grid.names):
-        _make(group, f"path_{axis}", np.ascontiguousarray(path.coordinates[:, k]), dimension)
-    _make(group, "path_distance", np.asarray(path.distance, np.float64), dimension)
+        yield _whole(f"{prefix}_{axis}", np.ascontiguousarray(path.coordinates[:, k]), dimension)
+    yield _whole(f"{prefix}_distance", np.asarray(path.distance, np.float64), dimension)
     if path.runs:
-        _make(group, "path_run", np.array(path.run, np.int64), dimension, attributes={RUNS: plain(path.runs)})
+        yield _whole(f"{prefix}_run", np.array(path.run, np.int64), dimension, {RUNS: plain(path.runs)})
     # Few snapshots per chunk: each costs two evaluations, and its weights are sent to the worker.
-    chunk = (max(1, min(count, tile_points // 2, 8)),)
-    for name in ("path_loss", "path_projected_loss"):
-        _make_empty(group, name, np.float64, np.nan, (count,), chunk, dimension)
+    over_path = count, (max(1, min(*count, tile_points // 2, 8)),), dimension
+    for name in ("loss", "projected_loss"):
+        yield _empty(f"{prefix}_{name}", np.float64, np.nan, *over_path)
     if moment_rows:
-        width = MOMENT_PARTS * moment_rows
-        _make_empty(group, PATH_MOMENTS, np.float64, np.nan, (count, width), (*chunk, width), (*dimension, PATH_MOMENT))
-    _make_empty(group, "path_status", np.uint8, 0, (count,), chunk, dimension)
+        yield _beside(f"{prefix}_moments", np.float64, over_path, MOMENT_PARTS * moment_rows, PATH_MOMENT)
+    yield _empty(f"{prefix}_status", np.uint8, 0, *over_path)
+
+
+def _new(
+    path: str, dtype: Any, fill: float, shape: Index, chunks: Index, dimensions: tuple[str, ...],
+    codecs: Sequence[Codec], attributes: Mapping[str, Any],
+) -> NewArray:  # fmt: skip
+    # By Zarr's own document, but not by its `create_array`, which takes ten times as long.
+    endless = np.dtype(dtype).itemsize == 1
+    metadata = ArrayV3Metadata(
+        shape=shape,
+        data_type=parse_dtype(np.dtype(dtype), zarr_format=3),
+        chunk_grid={"name": "regular", "configuration": {"chunk_shape": chunks}},
+        chunk_key_encoding={"name": "default", "configuration": {"separator": "/"}},
+        fill_value=fill,
+        codecs=[BytesCodec(endian=None if endless else "little"), *codecs],
+        attributes=dict(attributes),
+        dimension_names=dimensions,
+    )
+    document = metadata.to_buffer_dict(default_buffer_prototype())["zarr.json"].to_bytes()
+    return NewArray(document, parse_array(parse_metadata(document), path))
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import Store
 
@@ -20,7 +19,7 @@ from landscape.core.grid import Floats, Grid, Index, Tile
 from landscape.core.system import free_host_bytes
 from landscape.store import commit, examination, runs
 from landscape.store.arrays import Examination, LandscapeArrays, chunks_where, sample_index, stored_losses
-from landscape.store.chunk_io import DurableStore, write_document
+from landscape.store.chunk_io import DurableStore, create_arrays, write_document
 from landscape.store.commit import finish_move, flush, mend_arrays, write_root
 from landscape.store.documents import (
     FOLDER,
@@ -76,8 +75,8 @@ def create_landscape(run: Place, name: str, new: NewArrays, record: Record) -> N
         if not documents.exists(group_above):
             write_document(store, f"{group_above}/{METADATA}".lstrip("/"), documents.group({}))
     mark(folder, path)
-    group = zarr.create_group(store, path=path, zarr_format=3)
-    lay_out(group, new, of_level=record.level is not None)
+    write_document(store, f"{path}/{METADATA}", documents.group({}))
+    create_arrays(store, lay_out(path, new, of_level=record.level is not None))
     flush(store)
     # Write the attributes last, and at once: without them, the landscape counts as half made.
     first = Record().changed(schema_version=SCHEMA_VERSION, name=name)

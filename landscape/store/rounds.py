@@ -12,13 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import Store
 
 from landscape.core.files import Folder
 from landscape.core.grid import Floats, Index
-from landscape.store.chunk_io import ChunkReader, write_chunks, write_document
+from landscape.store.chunk_io import ChunkReader, create_arrays, write_chunks, write_document
 from landscape.store.commit import flush
 from landscape.store.documents import FOLDER, METADATA, ROUNDS, Documents
 from landscape.store.format import BadMetadataError, StoredArray, lay_out_round, parse_array, parse_metadata
@@ -132,12 +131,13 @@ class Rounds:
             write_document(self._store, f"{above}/{METADATA}", documents.group({}))
         path = f"{above}/{number}"
         self._folder.delete_below(f"{FOLDER}/{path}")  # a half-made round of a killed driver
-        group = zarr.create_group(self._store, path=path, zarr_format=3)
+        write_document(self._store, f"{path}/{METADATA}", documents.group({}))
         shape = self._shape
-        lay_out_round(
-            group, np.column_stack([plan.places, plan.blocks]), plan.chunk, MOMENT_PARTS * shape.rows,
+        arrays = lay_out_round(
+            path, np.column_stack([plan.places, plan.blocks]), plan.chunk, MOMENT_PARTS * shape.rows,
             shape.terms * shape.width, weighted=shape.weighted,
         )  # fmt: skip
+        create_arrays(self._store, arrays)
         flush(self._store)
         return self._empty(plan)
 

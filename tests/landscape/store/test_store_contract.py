@@ -215,7 +215,7 @@ def test_a_half_made_landscape_is_not_listed_and_is_replaced(place, raw, monkeyp
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("landscape.store.format.make_directions", die)
+        patched.setattr("landscape.store.chunk_io.write_chunks", die)
         with pytest.raises(KeyboardInterrupt):
             run(job)
     assert any(key.startswith("landscapes.zarr/a/loss/") for key in raw.keys())  # noqa: SIM118
