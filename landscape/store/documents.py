@@ -247,6 +247,11 @@ class Documents:
             return {}
         return dict(copies) if isinstance(copies, dict) else {}
 
+    def is_copied(self, path: str) -> bool:
+        """Whether the root's copy of a group says what its document says."""
+        copy = self.copy.get(path)
+        return isinstance(copy, dict) and copy.get("attributes") == self._read(path).get("attributes")
+
     def forget_copy(self) -> None:
         """Read the copies anew when they are asked for: they are large, and change with every landscape."""
         self.__dict__.pop("copy", None)

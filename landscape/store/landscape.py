@@ -28,7 +28,6 @@ from landscape.store.documents import (
     Documents,
     LandscapeSummary,
     axis_attributes,
-    is_same,
     missing_essentials,
     resume_refusal,
 )
@@ -243,8 +242,7 @@ class LandscapeStore:
         if self._summary.mend:
             self.update_attributes()
         mend_arrays(self.arrays, self.path, self._store, self._documents)
-        copy = self._documents.copy.get(self.path)
-        if not isinstance(copy, dict) or not is_same(copy.get("attributes"), dict(self.attributes)):
+        if not self._documents.is_copied(self.path):
             self.consolidate()
         self._documents.forget_copy()
 

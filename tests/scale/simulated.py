@@ -252,8 +252,8 @@ class NoStore:
     def tile(self, index: Index) -> Tile:
         return tile_at(index, self.shape, self.tile_shape)
 
-    def siblings(self) -> dict[str, Any]:
-        return {}
+    def siblings(self) -> Iterator[tuple[str, Any]]:
+        return iter(())
 
     def computed_point(self, usable: Callable[[Index], bool]) -> None:
         return None

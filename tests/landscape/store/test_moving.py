@@ -23,6 +23,7 @@ import zarr
 from object_stores import Raw
 
 from landscape import JobError, LandscapeError, NotFoundError, open_run
+from landscape.core.files import LocalFolder
 from landscape.core.folders import open_folder
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.text import digest
@@ -106,6 +107,46 @@ def at_rest(place: str, endpoint: str, expected: dict[str, float]) -> None:
 
 
 # -- what they do --------------------------------------------------------------------------------------------------
+
+
+def copies(place: Path) -> dict[str, Any]:
+    return json.loads((place / "landscapes.zarr" / "zarr.json").read_text())["consolidated_metadata"]["metadata"]
+
+
+def test_the_root_copies_what_has_changed_and_keeps_the_copies_of_other_landscapes(made):
+    first, other = (LandscapeStore.open(str(made), name, write=True) for name in ("a", "b"))
+    before = copies(made)
+    first.update_attributes(guessing=0.5)
+    other.update_attributes(guessing=0.25)
+    other.consolidate()
+    assert copies(made)["b"]["attributes"]["guessing"] == 0.25
+    assert copies(made)["a"] == before["a"], "nobody said that it has changed"
+    first.consolidate()  # it was opened before the other one was copied
+    after = copies(made)
+    assert [after[name]["attributes"]["guessing"] for name in "ab"] == [0.5, 0.25]
+    assert set(after) == set(before)
+    # One that a killed driver did not come to copy is copied when the next one opens it.
+    first.update_attributes(guessing=0.75)
+    LandscapeStore.open(str(made), "a", write=True)
+    assert copies(made)["a"]["attributes"]["guessing"] == 0.75
+
+
+def test_a_landscape_costs_no_more_documents_in_a_run_of_many(tmp_path, monkeypatch):
+    real, read = LocalFolder.read_range, [0]
+
+    def counted(self, path, start, count):
+        read[0] += path.endswith("zarr.json")
+        return real(self, path, start, count)
+
+    monkeypatch.setattr(LocalFolder, "read_range", counted)
+    counts = []
+    for number in range(9):
+        read[0] = 0
+        make(str(tmp_path / "run"), f"l{number}", 1.0 + number, number)
+        LandscapeStore.open(str(tmp_path / "run"), f"l{number}")
+        counts.append(read[0])
+    assert counts[1:] == [counts[1]] * 8
+    assert {path.split("/")[0] for path in copies(tmp_path / "run")} == {f"l{number}" for number in range(9)}
 
 
 def test_a_landscape_is_removed_and_nothing_else(place, endpoint):
