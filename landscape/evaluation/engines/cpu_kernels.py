@@ -21,7 +21,7 @@ from torch.nn.functional import max_pool2d
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
-from landscape.evaluation.engines.base import Folded, Rewrite, RewriteTarget, applies, fold_norms
+from landscape.evaluation.engines.base import Rewrite, RewriteTarget, fold_norms
 from landscape.evaluation.model_rounding import ActivationRounding, AffineRange, WeightRounding, levels
 from landscape.problem.batches import first_of
 
@@ -43,8 +43,7 @@ class Fused(Rewrite):
         if not target.plan.statistics.fixed or target.device.type != "cpu":
             return False
         graph = fx.symbolic_trace(target.model)
-        if applies(Folded, target):
-            fold_norms(graph)  # a batch norm between a convolution and its ReLU would prevent fusing
+        fold_norms(graph)  # a batch norm between a convolution and its ReLU would prevent fusing
         return bool(fuse(graph))
 
     @classmethod

@@ -185,6 +185,11 @@ class Rule:
     where: Callable[[SampleCost, Engine], bool]
 
 
+def _normalises(cost: SampleCost, engine: Engine) -> bool:
+    """Whether there are batch norms."""
+    return any(issubclass(kind, _BatchNorm) for kind in cost.layers)
+
+
 def _convolves(cost: SampleCost, engine: Engine) -> bool:
     """Whether convolutions are most of the cost."""
     return cost.of_convolutions >= 0.5
@@ -195,8 +200,8 @@ def _takes_channels_last(cost: SampleCost, engine: Engine) -> bool:
 
     After a superposed layer they do so with AVX-512.
     """
-    normalises = any(issubclass(kind, _BatchNorm) for kind in cost.layers)
-    return _convolves(cost, engine) and not engine.shares_rows and bool(engine.options or cost.window or normalises)
+    others = engine.options or cost.window or _normalises(cost, engine)
+    return _convolves(cost, engine) and not engine.shares_rows and bool(others)
 
 
 def _takes_maxima(cost: SampleCost, engine: Engine) -> bool:
@@ -209,7 +214,7 @@ SHARE, PER_OUTPUT = 0.2, 25  # of the multiply-adds; multiply-adds for each numb
 # Beside each rule, how many times as fast the engine is with it as without it: with AVX-512; with AVX2.
 RULES = (
     # 1.15 to 1.44; 1.13 to 1.35
-    Rule("folded", lambda cost, engine: True),
+    Rule("folded", _normalises),
     # 1.07 to 1.35; 1.01 to 1.16
     Rule("fused", _convolves),
     # 1.18 to 1.55; 1.24 to 1.38. Smaller layers are lost in the passes over their outputs, and in weights that are set

@@ -152,7 +152,8 @@ def job(folder: Path, name: str, **fields):
 def test_a_group_has_the_values_of_one_process_on_ray(folder):
     one = run(job(folder, "whole"))["a"]
     for name in ("fsdp", "tensor"):
-        found = cluster.run(job(folder, name), workers=1)["a"]
+        # Without a tile the cost of a point is measured, by ranks whose clocks differ.
+        found = cluster.run(job(folder, name, tile="null"), workers=1)["a"]
         assert found.attributes["own_model"]["state"] == "agrees"
         if name == "fsdp":
             assert found.loss.tobytes() == one.loss.tobytes()
