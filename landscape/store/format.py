@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import google_crc32c
@@ -419,11 +418,11 @@ def _beside(
 
 
 def _whole(
-    path: str, data: NDArray[Any], dimensions: tuple[str, ...], attributes: Mapping[str, Any] = MappingProxyType({})
+    path: str, data: NDArray[Any], dimensions: tuple[str, ...], attributes: Mapping[str, Any] | None = None
 ) -> NewArray:
     """An array of one chunk, with its values."""
     chunks = tuple(max(1, n) for n in data.shape)
-    made = _new(path, data.dtype, 0, data.shape, chunks, dimensions, (Crc32cCodec(),), attributes)
+    made = _new(path, data.dtype, 0, data.shape, chunks, dimensions, (Crc32cCodec(),), attributes or {})
     return replace(made, chunks=[((0,) * data.ndim, data)] if data.size else ())
 
 
@@ -475,14 +474,13 @@ def _new(
     codecs: Sequence[Codec], attributes: Mapping[str, Any],
 ) -> NewArray:  # fmt: skip
     # By Zarr's own document, but not by its `create_array`, which takes ten times as long.
-    endless = np.dtype(dtype).itemsize == 1
     metadata = ArrayV3Metadata(
         shape=shape,
         data_type=parse_dtype(np.dtype(dtype), zarr_format=3),
         chunk_grid={"name": "regular", "configuration": {"chunk_shape": chunks}},
         chunk_key_encoding={"name": "default", "configuration": {"separator": "/"}},
         fill_value=fill,
-        codecs=[BytesCodec(endian=None if endless else "little"), *codecs],
+        codecs=[BytesCodec(endian=None if np.dtype(dtype).itemsize == 1 else "little"), *codecs],
         attributes=dict(attributes),
         dimension_names=dimensions,
     )
