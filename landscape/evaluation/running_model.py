@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from landscape.core.errors import JobError
 from landscape.core.plan import BASES, OPTIONS, Engine, OriginIn, Plan, Precision
 from landscape.core.quantisation import Quantisation
-from landscape.evaluation.engines.base import Forward, Rewrite, RewriteTarget, applies, autocast, tidy
+from landscape.evaluation.engines.base import Forward, Rewrite, RewriteTarget, applies, autocast, tidy, traced
 from landscape.evaluation.engines.reuse import Reuse
 from landscape.evaluation.feed import Counts, SamplesChanged, marks
 from landscape.evaluation.model_rounding import ActivationRounding, WeightRounding
@@ -100,7 +100,7 @@ def make_forward(target: RewriteTarget, engine: Engine, *, remembering: bool = T
                 continue
             rewrite.check(target)
             if rewrite.traces and graph is None:
-                graph = fx.symbolic_trace(target.model)
+                graph = traced(target.model)
             rewrites[name] = rewrite.install(target, graph, taken)
             undoing.callback(rewrites[name].close)
             taken |= rewrites[name].layers

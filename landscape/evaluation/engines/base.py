@@ -20,7 +20,7 @@ from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from landscape.core.devices import DEVICE_BYTES
-from landscape.core.errors import JobError
+from landscape.core.errors import JobError, quoted
 from landscape.core.plan import Plan
 from landscape.core.random_state import kept_draws
 from landscape.evaluation.feed import Counts
@@ -131,6 +131,26 @@ def applies(rewrite: type[Rewrite], target: RewriteTarget) -> bool:
             return rewrite.applies(target)
     except Exception:
         return False
+
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def traced(model: nn.Module) -> fx.GraphModule:
+    """The operations of a model as a graph, to be rewritten.
+
+    Raises:
+        ValueError: a module has hooks. What replaces a call of it would not call them.
+        Exception: raised while tracing, such as for control flow that depends on the data.
+    """
+    ours = ActivationRounding.__module__
+    for name, module in model.named_modules():
+        hooks = (hook for kind in HOOKS for hook in getattr(module, kind).values())
+        if any(getattr(hook, "__module__", None) != ours for hook in hooks):
+            raise ValueError(
+                f"{quoted(name or 'the model')} has hooks, which are not called where its call is replaced"
+            )
+    return fx.symbolic_trace(model)
 
 
 def tidy(graph: fx.GraphModule) -> None:
@@ -428,7 +448,7 @@ class Folded(Rewrite):
     @classmethod
     def applies(cls, target: RewriteTarget) -> bool:
         """Whether statistics are fixed and a batch norm is the sole consumer of a convolution."""
-        return target.plan.statistics.fixed and bool(fold_norms(fx.symbolic_trace(target.model)))
+        return target.plan.statistics.fixed and bool(fold_norms(traced(target.model)))
 
     @classmethod
     def check(cls, target: RewriteTarget) -> None:

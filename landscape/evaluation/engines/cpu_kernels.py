@@ -21,7 +21,7 @@ from torch.nn.functional import max_pool2d
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
-from landscape.evaluation.engines.base import Rewrite, RewriteTarget, fold_norms
+from landscape.evaluation.engines.base import Rewrite, RewriteTarget, fold_norms, traced
 from landscape.evaluation.model_rounding import ActivationRounding, AffineRange, WeightRounding, levels
 from landscape.problem.batches import first_of
 
@@ -33,7 +33,7 @@ FRESH_MODULES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, _BatchNorm)
 
 
 class Fused(Rewrite):
-    """Fuses each layer with the addition and the ReLU after it, if one kernel can compute them all."""
+    """Fuses each layer with the addition after it, if one kernel can compute both, and with the ReLU, in place."""
 
     traces = True
 
@@ -42,7 +42,7 @@ class Fused(Rewrite):
         """Whether statistics are fixed, the device is a CPU, and there is a layer to fuse."""
         if not target.plan.statistics.fixed or target.device.type != "cpu":
             return False
-        graph = fx.symbolic_trace(target.model)
+        graph = traced(target.model)
         fold_norms(graph)  # a batch norm between a convolution and its ReLU would prevent fusing
         return bool(fuse(graph))
 
@@ -55,7 +55,7 @@ class Fused(Rewrite):
 
 
 class FusedLayer(nn.Module):
-    """A linear layer or 2-D convolution, then optionally `+ residual`, then optionally ReLU.
+    """A linear layer or 2-D convolution, then optionally `+ residual` in the same kernel, then optionally ReLU.
 
     Args:
         layer: is not copied, so weights set in it between calls are used.
@@ -78,20 +78,21 @@ class FusedLayer(nn.Module):
             inputs, weight, bias = inputs.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
         if not self._takes(layer, inputs, residual, dtype):
             return self._plain(inputs, residual)
+        output = self._by_kernel(layer, inputs, weight, bias, residual)
+        # Not in the kernel, whose ReLU of NaN is 0: a network that has diverged would have a finite loss.
+        return torch.relu_(output) if self.relu else output
+
+    def _by_kernel(
+        self, layer: nn.Linear | nn.Conv2d, inputs: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None
+    ) -> Tensor:
         if isinstance(layer, nn.Linear):
-            return _kernel("_linear_pointwise")(inputs, weight, bias, *self._after("none"))
+            return _kernel("_linear_pointwise")(inputs, weight, bias, "none", [], "")
         given = (weight, bias, layer.padding, layer.stride, layer.dilation, layer.groups)
         if residual is None:
-            return _kernel("_convolution_pointwise")(inputs, *given, *self._after("none"))
+            return _kernel("_convolution_pointwise")(inputs, *given, "none", [], "")
         if self.overwrite:
-            return _kernel("_convolution_pointwise_", "binary")(
-                residual, inputs, *given, "add", 1.0, *self._after(None)
-            )
-        return _kernel("_convolution_pointwise", "binary")(inputs, residual, *given, "add", 1.0, *self._after(None))
-
-    def _after(self, nothing: str | None) -> tuple[str | None, list[Any], str]:
-        """The kernel's last operation: its name, numbers and algorithm."""
-        return ("relu" if self.relu else nothing, [], "")
+            return _kernel("_convolution_pointwise_", "binary")(residual, inputs, *given, "add", 1.0, None, [], "")
+        return _kernel("_convolution_pointwise", "binary")(inputs, residual, *given, "add", 1.0, None, [], "")
 
     def _takes(self, layer: nn.Linear | nn.Conv2d, inputs: Tensor, residual: Tensor | None, dtype: torch.dtype) -> bool:
         """Whether the kernel supports these tensors."""

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from landscape.core.devices import free_bytes
 from landscape.core.random_state import noticed_draws
-from landscape.evaluation.engines.base import Rewrite, RewriteTarget, arithmetic, autocast
+from landscape.evaluation.engines.base import HOOKS, Rewrite, RewriteTarget, arithmetic, autocast
 from landscape.evaluation.feed import checksums
 from landscape.evaluation.model_state import ModuleState
 from landscape.evaluation.weights import MovingWeights
@@ -236,7 +236,6 @@ def same_bits(one: Any, other: Any) -> bool:
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 Parts = Sequence[tuple[Tensor | None, Tensor | None]]  # weight and bias of θ₀, then of every direction
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class InputVaries(RuntimeError):

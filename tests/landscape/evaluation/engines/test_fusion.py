@@ -132,6 +132,22 @@ def test_fused_layers_agree_with_plain_ones(name, channels_last):
     torch.testing.assert_close(traced(images), found, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("name", [name for name, (_, count) in NETS.items() if count])
+@torch.no_grad()
+def test_what_is_not_finite_stays_so_in_fused_layers(name, channels_last):
+    model, images = Net(NETS[name][0]).eval(), IMAGES.clone()
+    images[0, 0, 0, 0], images[-1, 0, -1, -1] = float("nan"), float("inf")
+    if channels_last:
+        model, images = (
+            model.to(memory_format=torch.channels_last),
+            images.contiguous(memory_format=torch.channels_last),
+        )
+    expected = model(images.clone())
+    traced, _ = rewritten(model, "fused")
+    torch.testing.assert_close(traced(images), expected, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
 @torch.no_grad()
 def test_only_a_residual_that_nobody_reads_later_is_written_over():
     overwriting = {}
