@@ -128,6 +128,8 @@ def _compare(evaluator: Evaluator, point: Sequence[float], evaluated: float) -> 
     if pair.agrees():
         return pair
     moved = few(lambda: _shake(weights(), evaluator))
+    if not math.isfinite(moved) and not math.isfinite(pair.own):
+        return pair  # the own model's loss is not finite whatever the rounding
     change = abs(moved - pair.own)
     return replace(pair, rounding=change if math.isfinite(change) else math.inf)
 

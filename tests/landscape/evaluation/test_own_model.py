@@ -31,6 +31,29 @@ from landscape.views.prepare.words import caption
 PLANE = {"name": "plane", "size": 3, "range": [-0.5, 0.5]}
 
 
+class Diverged(nn.Module):
+    """Its loss is NaN, but for copies that forget a flag."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.sound = nn.Linear(4, 2), False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Diverged:
+        copied = Diverged()
+        copied.layer, copied.sound = copy.deepcopy(self.layer, memo), True
+        return copied
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs = self.layer(inputs)
+        return outputs if self.sound else outputs * math.nan
+
+
+def test_a_finite_landscape_of_a_model_whose_own_loss_is_nan_is_refused(tmp_path):
+    problem = Problem(Diverged(), samples(), observe)
+    with pytest.raises(OtherModel, match=r"the centre is not your model: loss .*, and nan by"):
+        run(make_job(tmp_path, lambda: problem, [PLANE], num_samples=40, batch_size=40))
+
+
 def samples(count: int = 40) -> tuple[Tensor, Tensor]:
     inputs = torch.randn(count, 4, generator=torch.Generator().manual_seed(0))
     return inputs, (inputs[:, 0] > 0).long()
