@@ -247,10 +247,16 @@ class Documents:
             return {}
         return dict(copies) if isinstance(copies, dict) else {}
 
-    def is_copied(self, path: str) -> bool:
-        """Whether the root's copy of a group says what its document says."""
+    def is_copied(self, path: str, arrays: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Whether the root's copies of a landscape and of its arrays say what their documents say.
+
+        Args:
+            arrays: the documents of the arrays by their names.
+        """
         copy = self.copy.get(path)
-        return isinstance(copy, dict) and copy.get("attributes") == self._read(path).get("attributes")
+        if not isinstance(copy, dict) or copy.get("attributes") != self._read(path).get("attributes"):
+            return False
+        return all(self.copy.get(f"{path}/{name}") == document for name, document in arrays.items())
 
     def forget_copy(self) -> None:
         """Read the copies anew when they are asked for: they are large, and change with every landscape."""

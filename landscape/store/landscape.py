@@ -242,7 +242,8 @@ class LandscapeStore:
         if self._summary.mend:
             self.update_attributes()
         mend_arrays(self.arrays, self.path, self._store, self._documents)
-        if not self._documents.is_copied(self.path):
+        arrays = {name: self.arrays.describe(name).document for name in self.arrays.names}
+        if not self._documents.is_copied(self.path, arrays):
             self.consolidate()
         self._documents.forget_copy()
 

@@ -131,6 +131,18 @@ def test_the_root_copies_what_has_changed_and_keeps_the_copies_of_other_landscap
     assert copies(made)["a"]["attributes"]["guessing"] == 0.75
 
 
+def test_a_wrong_copy_of_an_array_is_mended_when_the_landscape_is_opened(made):
+    root = made / "landscapes.zarr" / "zarr.json"
+    document = json.loads(root.read_text())
+    right = document["consolidated_metadata"]["metadata"]
+    wrong = {**right, "a/loss": {**right["a/loss"], "shape": [7, 7]}}
+    root.write_text(json.dumps({**document, "consolidated_metadata": {"metadata": wrong}}))
+    LandscapeStore.open(str(made), "b", write=True)
+    assert copies(made) == wrong
+    LandscapeStore.open(str(made), "a", write=True)
+    assert copies(made) == right
+
+
 def test_a_landscape_costs_no_more_documents_in_a_run_of_many(tmp_path, monkeypatch):
     real, read = LocalFolder.read_range, [0]
 
