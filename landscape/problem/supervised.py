@@ -298,7 +298,8 @@ def per_sample(criterion: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return criterion
     if not callable(criterion):
         raise JobError(
-            f"criterion: must be a loss module or a function (outputs, targets) -> Tensor[N], not {quoted(criterion)}"
+            "criterion: must be a loss module, such as nn.CrossEntropyLoss(), or a function (outputs, targets) -> "
+            f"Tensor[N], not {quoted(criterion)}"
         )
     try:
         takes_reduction = "reduction" in inspect.signature(criterion).parameters

@@ -497,7 +497,8 @@ class Surface:
     def weights(self, *point: float) -> dict[str, Any]:
         """The weights at a point, `weights(alpha, beta)`, as a state dict of the model, tied weights and buffers too.
 
-        They are those that the loss there was evaluated with; the point need not be one of the grid.
+        They are those that the loss there was evaluated with; the point need not be one of the grid. Every call makes
+        the problem again.
 
         Raises:
             JobError: the surface is of no run, its problem cannot be made again, or the point lacks a coordinate.

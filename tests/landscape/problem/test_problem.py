@@ -337,7 +337,7 @@ def test_a_loss_of_ones_own_may_take_targets_of_any_shape():
 
 
 def test_a_criterion_that_is_no_function_is_refused():
-    with pytest.raises(JobError, match=r"criterion: must be a loss module or a function .* not 7"):
+    with pytest.raises(JobError, match=r"criterion: must be a loss module, such as .* not 7"):
         Problem.supervised(nn.Linear(2, 2), (torch.zeros(3, 2), torch.zeros(3)), criterion=7)
 
 
