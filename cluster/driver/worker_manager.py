@@ -399,10 +399,10 @@ class LandscapePlanner:
             if tuned is None or tuned.plan.engine != Engine():
                 tuned = self._tune(new, scope)
             else:  # no rewrite needs a check on this landscape's weights
-                tuned = Tuned(new.landscape.plan, tuned.seconds_per_point)
+                tuned = Tuned(new.landscape.plan, tuned.seconds_per_point, by=scope.by)
             new.sent.replan(new.landscape.tuned(tuned))
             # One job has one engine: the choice for this landscape holds for the rest.
-            job_plan, scope = tuned.plan, bound_to(scope, tuned.plan)
+            job_plan, scope = new.landscape.plan, bound_to(scope, new.landscape)
             samples = kept_samples(self._prepared, new.landscape)
             cost = tuned.seconds_per_point * new.landscape.evaluations_per_point
             of_landscape = new.landscape.grid, new.landscape.plan.engine

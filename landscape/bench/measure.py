@@ -216,9 +216,9 @@ class _Bench:
         options, axes = self._options, len(self._grid.shape)
         asked = None if self._job.engine == "auto" else Engine.parse(self._job.engine)
         points, limits, budget = self._grid.points, Limits(), options.search_seconds
-        if budget:  # whatever a point costs when it is measured again
-            limits = Limits(share=math.inf, shortest=budget, longest=budget)
-        scope = TuningScope(asked, self._job.batch_size is None, 0 if budget == 0 else points)
+        if budget is not None:  # whatever a point costs when it is measured again
+            limits = Limits(share=math.inf, shortest=budget, longest=budget) if budget else Limits(share=0.0)
+        scope = TuningScope(asked, self._job.batch_size is None, points)
         if options.engines:
             scope, limits = TuningScope(self._evaluator.plan.engine, False, 0), Limits()
         self._report("measuring a point, looking for better engines")

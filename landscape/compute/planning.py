@@ -31,7 +31,7 @@ from landscape.core.plan import Plan
 from landscape.core.text import bytes_text, count_text, number_text, seconds_text
 from landscape.core.validation import AUTO, ranges
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.tuning.choices import KeptChoices, Tuned, TuningScope
+from landscape.evaluation.tuning.choices import KeptChoices, Limits, Tuned, TuningScope
 from landscape.evaluation.tuning.local_search import tune
 from landscape.evaluation.tuning.trials import Outlook, outlook
 from landscape.job.directions.file import PRODUCT_EVALUATIONS
@@ -180,7 +180,7 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
         with in_folder(prepared.folder):
             evaluator = make_evaluator(prepared, first)
             # Timed with the engine that the job starts from; a faster one is searched for when it runs.
-            tuned = tune(evaluator, first.grid, replace(scope, points=0, needs_cost=True))
+            tuned = tune(evaluator, first.grid, replace(scope, needs_cost=True), limits=Limits(share=0.0))
             remarks = _remarks(evaluator, first, tuned)
             if scope.engine is None:
                 expected = outlook(evaluator, first.plan, scope, tuned.seconds_per_point, KeptChoices.of_user())
@@ -213,7 +213,7 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
         "run": prepared.run,
         "num_samples": prepared.landscapes[0].record.num_samples,
         "samples": prepared.landscapes[0].record.samples_in_words,
-        "plan": prepared.landscapes[0].plan.record(),
+        "plan": tuned.plan.record(),
         "engine": engine,
         "seconds_per_point": seconds,
         "measured": measured,

@@ -31,6 +31,7 @@ from landscape.problem.supervised import Observe
 from landscape.problem.user_code import in_folder
 from landscape.store.landscape import LandscapeStore
 from landscape.store.runs import landscape_names
+from landscape.surface.record import Record
 from landscape.surface.surface import SampleLosses
 
 log = logging.getLogger("landscape")
@@ -180,14 +181,17 @@ TILE_BYTES = 8 << 20  # of the losses of single samples
 
 
 def tuning_scope(prepared: PreparedJob) -> tuple[TuningScope, Plan | None]:
-    """The tuning scope for new landscapes, and the plan of the job's stored ones, or of another run.
+    """The tuning scope for new landscapes, and the plan of the job's last stored one, or of another run.
 
     One job has one engine: the choice for one landscape holds for the rest.
     """
     stored = landscape_names(prepared.run)
     # Of the whole job: a resumed job must get the same search as a new one.
     points = sum(landscape.points for landscape in prepared.landscapes)
-    chosen = next((landscape.plan for landscape in prepared.landscapes if landscape.name in stored), prepared.borrowed)
+    # The last one: an earlier one may have an engine that a later one could not use.
+    latest = next((landscape for landscape in reversed(prepared.landscapes) if landscape.name in stored), None)
+    chosen = prepared.borrowed if latest is None else latest.plan
+    by = "given" if latest is None else _chosen_by(LandscapeStore.open(prepared.run, latest.name).record)
     job = prepared.job
     engine = job.asked_engine or (chosen.engine if chosen else None)
     if prepared.ranks > 1 or is_sharded(prepared.problem.model):
@@ -198,7 +202,8 @@ def tuning_scope(prepared: PreparedJob) -> tuple[TuningScope, Plan | None]:
     same_moved = len({frozenset(_moved_matrices(landscape)) for landscape in prepared.landscapes}) < 2
     may_choose_batch_size = job.batch_size is None and chosen is None
     needs_cost = engine is None or job.tile is None
-    return TuningScope(engine, may_choose_batch_size, points, min(rows, default=None), same_moved, needs_cost), chosen
+    row = min(rows, default=None)
+    return TuningScope(engine, may_choose_batch_size, points, row, same_moved, needs_cost, by), chosen
 
 
 def _moved_matrices(landscape: PreparedLandscape) -> Iterator[str]:
@@ -207,9 +212,16 @@ def _moved_matrices(landscape: PreparedLandscape) -> Iterator[str]:
         yield from (name for name in axis.tensors if landscape.origin[name].dim() > 1)
 
 
-def bound_to(scope: TuningScope, plan: Plan) -> TuningScope:
-    """The scope once a landscape of the job has this plan: neither engine nor batch size may be chosen."""
-    return replace(scope, engine=plan.engine, may_choose_batch_size=False)
+def _chosen_by(record: Record) -> str:
+    """What chose the engine of a landscape."""
+    choice = None if record.provenance is None else record.provenance.engine
+    return (choice and choice.by) or "given"
+
+
+def bound_to(scope: TuningScope, landscape: PreparedLandscape) -> TuningScope:
+    """The scope once a landscape of the job is planned: neither engine nor batch size may be chosen."""
+    by = _chosen_by(landscape.record)
+    return replace(scope, engine=landscape.plan.engine, may_choose_batch_size=False, by=by)
 
 
 def tune_landscape(

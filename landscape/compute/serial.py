@@ -148,7 +148,7 @@ def _open_or_create(
             in_batches = landscape if job_plan is None else landscape.in_batches(job_plan.batch_size)
             planned, seconds = tune_landscape(prepared, in_batches, scope, on_point, limits)
             # One job has one engine: the choice for this landscape holds for the rest.
-            job_plan, scope = planned.plan, bound_to(scope, planned.plan)
+            job_plan, scope = planned.plan, bound_to(scope, planned)
             kept, seconds = kept_samples(prepared, planned), seconds * planned.evaluations_per_point
             tile_shape = tile_shape_for(prepared.job, planned.grid, planned.plan.engine, seconds, 1, kept)
             opened = create_landscape(prepared, planned, tile_shape)

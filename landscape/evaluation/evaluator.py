@@ -197,13 +197,15 @@ class Evaluator:
         self._plan = replace(self.plan, batch_size=self.batch_size)
         return self.plan
 
-    def observe_batches(self, count: int, points: Sequence[Point]) -> tuple[list[dict[str, float]], float]:
-        """The mean observables over the first `count` batches at points, and the seconds of one of these points.
+    def observe_batches(
+        self, count: int, points: Sequence[Point], first: int = 0
+    ) -> tuple[list[dict[str, float]], float]:  # fmt: skip
+        """The mean observables over `count` batches from the `first` at points, and the seconds of one of these points.
 
         The time includes the setting of weights. Samples that user code writes to are not noticed.
         """
         # Recomputing statistics at a point costs the same with every engine.
-        walk = replace(self.walk(), batches=partial(self._feed.batches, count), recalibrates=False)
+        walk = replace(self.walk(), batches=partial(self._feed.batches, count, first), recalibrates=False)
         with arithmetic(self.plan, self.device), torch.no_grad():
             wait(self.device)
             start = time.perf_counter()

@@ -245,8 +245,8 @@ class TrialRecord:
 class EngineChoice:
     """How the engine was chosen; `since` is the time of the choice, if it was taken from an earlier job.
 
-    `by` says what chose it: `given` (the job, an earlier landscape of it, or another run), `rule`, `search`, or `kept`
-    (the search of an earlier job).
+    `by` says what chose it for the job: `given` (the job itself, or another run), `rule`, `search`, or `kept` (the
+    search of an earlier job).
     """
 
     engine: AnyText = None

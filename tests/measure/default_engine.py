@@ -81,7 +81,7 @@ def subject(text: str) -> Subject:
     prepared = prepare(synthetic_job(name, tempfile.mkdtemp(prefix="ll"), samples, ROW))
     landscape = prepared.landscapes[0]
     evaluator = make_evaluator(prepared, landscape)
-    scope = replace(tuning_scope(prepared)[0], points=0)
+    scope = replace(tuning_scope(prepared)[0], points=10_000)
     trials = Trials(evaluator.twin(evaluator.plan), landscape.grid, KeptChoices(None))
     plan = trials.measure(scope).plan
     bare = partial(Bare, prepared.problem, prepared.samples, device=evaluator.device)

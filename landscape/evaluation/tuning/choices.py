@@ -35,7 +35,8 @@ class TuningScope:
     """What a search may choose.
 
     Args:
-        engine: the engine that the job asks for; None: the fastest is chosen.
+        engine: the engine that the job asks for, or has; None: the fastest is chosen.
+        by: what chose that engine, see `EngineChoice`.
         may_choose_batch_size: whether the job leaves the batch size open.
         points: of the whole job; if they take too little time, nothing is searched.
         needs_cost: whether the cost of a point decides anything, such as the shape of tiles.
@@ -49,6 +50,7 @@ class TuningScope:
     row: int | None = None
     same_moved: bool = True
     needs_cost: bool = True
+    by: str = "given"
 
 
 @dataclass(frozen=True)

@@ -215,7 +215,7 @@ SHARE, PER_OUTPUT = 0.2, 25  # of the multiply-adds; multiply-adds for each numb
 RULES = (
     # 1.15 to 1.44; 1.13 to 1.35
     Rule("folded", _normalises),
-    # 1.07 to 1.35; 1.01 to 1.16
+    # 1.00 to 1.29; 1.04 to 1.15
     Rule("fused", _convolves),
     # 1.18 to 1.55; 1.24 to 1.38. Smaller layers are lost in the passes over their outputs, and in weights that are set
     # once more for every batch.
@@ -231,6 +231,8 @@ RULES = (
 
 SMALL_MODEL, SMALL_BATCH = 100_000, 1 << 20  # parameters; multiply-adds of one batch
 STACKED, STACKED_OUTPUT = 32, 64 << 20  # points; bytes that an operation may return for all of them
+# The first stack of a process makes torch import sympy, which takes 0.3 s; a point gains 0.1 to 0.3 ms.
+FEWEST_STACKED = 2_000  # points of a job
 # Layers that `vmap` computes for all points as one product of matrices, and layers without weights.
 STACKABLE = (nn.Linear, nn.Identity, nn.Flatten, nn.Unflatten, nn.Dropout, nn.LayerNorm)
 
@@ -269,6 +271,7 @@ def batch_for(cost: SampleCost) -> int:
 def default_candidate(
     target: RewriteTarget,
     samples: int,
+    points: int,
     *,
     has_rows: bool = True,
     may_choose_batch_size: bool = True,
@@ -279,6 +282,7 @@ def default_candidate(
     Args:
         target: the model, run as plain `eager`.
         samples: of a point.
+        points: of the whole job.
         has_rows: whether batches are rows of tensors, which can be cut anywhere.
         may_choose_batch_size: whether the job leaves the batch size open.
         same_moved: whether all landscapes of the job move the weights of the same layers; else no layer is superposed,
@@ -300,7 +304,7 @@ def default_candidate(
     cost = replace(cost, plan=replace(plan, batch_size=size))
     # Growing blocks are evaluated at scattered points, which share no row and fill no stack.
     alone = plan.reduction == "growing" or not same_moved
-    if not alone and plan.statistics.fixed and plan.quantise is None and _stacks(cost):
+    if not alone and plan.statistics.fixed and plan.quantise is None and points >= FEWEST_STACKED and _stacks(cost):
         return Candidate(Engine("vmap", points=STACKED), size)
     engine = Engine()
     for rule in RULES:

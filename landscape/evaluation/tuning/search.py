@@ -255,7 +255,7 @@ class Search:
     @property
     def _by(self) -> str:
         if self._scope.engine is not None:
-            return "given"
+            return self._scope.by
         return "kept" if self._since else "search" if self._processes else "rule"
 
     def _ask_one(self, method: Any, *arguments: Any) -> Any:

@@ -84,7 +84,7 @@ class Trials:
     def __init__(self, evaluator: Evaluator, grid: Grid, kept: KeptChoices) -> None:
         self.evaluator, self.grid, self._kept = evaluator, grid, kept
         self._points, self._middle = probe_points(grid), middle_points(grid)
-        self._row = [points[1].tolist() for points in (self._points, neighbours_of(self._points))]
+        self._rows = outer_rows(grid)
         self._twin: Evaluator | None = None
         self._ready: dict[Candidate, Evaluator] = {}
 
@@ -128,7 +128,8 @@ class Trials:
                     asked = wanted.batch_size
                     break
                 refused = refused or Trial(wanted.engine, wanted.batch_size, refused=reason)
-            seconds = evaluator.within_memory(lambda: self._seconds_of_point(scope))
+            is_warm = evaluator.plan.engine not in (planned.engine, Engine())  # it was compared with plain eager
+            seconds = evaluator.within_memory(lambda: self._seconds_of_point(scope, is_warm=is_warm))
         except Exception as error:
             if isinstance(error, (Interrupted, JobError)) or is_out_of_memory(error):
                 raise
@@ -149,34 +150,39 @@ class Trials:
             return [Candidate(scope.engine, size)]
         samples = evaluator.held_samples
         first = default_candidate(
-            evaluator.target, samples.length, has_rows=samples.rows is not None and samples.cuts is None,
+            evaluator.target, samples.length, scope.points, has_rows=samples.rows is not None and samples.cuts is None,
             may_choose_batch_size=scope.may_choose_batch_size, same_moved=scope.same_moved,
         )  # fmt: skip
         alone = [name for name, option in OPTIONS.items() if option.shares_rows and name in first.engine.options]
         return [first, *([replace(first, engine=first.engine.without(*alone))] if alone else [])]
 
-    def _seconds_of_point(self, scope: TuningScope) -> float:
+    def _seconds_of_point(self, scope: TuningScope, *, is_warm: bool) -> float:
         """Seconds of a point over all samples, from as many batches as take SECONDS_TO_MEASURE.
 
         If they decide nothing, one batch shows that it fits the memory. All batches are evaluated where they differ.
+
+        Args:
+            is_warm: whether the engine has evaluated a batch before.
         """
         evaluator = self.evaluator
         before, middle = self._middle
         count = 1 if evaluator.has_equal_batches else evaluator.batches
         if not scope.needs_cost:
             return self._time(evaluator, count, middle) * evaluator.batches / count
-        if "reuse" in evaluator.rewrites or evaluator.plan.engine == Engine():
+        if "reuse" in evaluator.rewrites or not is_warm:
             for point in (before, middle):  # at the second point an evaluator finds which outputs stay the same
                 self._time(evaluator, count, point)
         seconds = self._time(evaluator, count, middle)
         fitting = int(min(evaluator.batches, SECONDS_TO_MEASURE / max(seconds, 1e-9)))
         if fitting > count and not evaluator.is_over_processes:  # whose clocks differ
             count, seconds = fitting, self._time(evaluator, fitting, middle)
+        timed = min(count * evaluator.batch_size, evaluator.samples) if evaluator.has_equal_batches else None
+        share = count / evaluator.batches if timed is None else timed / evaluator.samples
         if evaluator.plan.engine.shares_rows:
-            row = scope.row or row_points(seconds * evaluator.batches / count, len(middle))
+            row = scope.row or row_points(seconds / share, len(middle))
             seconds = self._share_of_row(evaluator, count, middle, seconds, row)
         passes = 2 if evaluator.plan.statistics.recalibrated else 1  # which is not timed
-        return passes * seconds * evaluator.batches / count
+        return passes * seconds / share
 
     def adopt(self, candidate: Candidate) -> str:
         """Set the evaluator to a candidate if its values on one batch agree with plain `eager`; else as it was.
@@ -216,24 +222,44 @@ class Trials:
         return difference_on_batch(found, expected, evaluator.plan, samples)
 
     def _difference_of(self, candidate: Candidate) -> str:
-        """How a candidate, to which the evaluator is set, differs from `eager`, to which it is set now; else empty."""
-        evaluator, point = self.evaluator, self._middle[:1]
-        expected, _ = evaluator.observe_batches(1, point)
-        samples = min(candidate.batch_size, evaluator.samples)
+        """How a candidate, to which the evaluator is set, differs from `eager`, to which it is set now; else empty.
+
+        The first two batches and the last one are compared: user code may do something else from the second one on,
+        and where a batch is smaller.
+        """
+        evaluator, size = self.evaluator, candidate.batch_size
+        expected = self._on_some_batches()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # an engine's warnings about the model
-                evaluator.use(candidate.engine, candidate.batch_size)
-                found, _ = evaluator.observe_batches(1, point)
+                evaluator.use(candidate.engine, size)
+                found = self._on_some_batches()
                 if candidate.engine.shares_rows:  # it raises if what it takes to be shared differs for any sample
-                    evaluator.observe_batches(evaluator.batches, self._row)
+                    first, *others = self._rows
+                    evaluator.observe_batches(evaluator.batches, first)
+                    for row in others:
+                        evaluator.observe_batches(1, row)
         except (Interrupted, SamplesChanged):
             raise
         except Exception as error:
             if is_out_of_memory(error):
                 raise
             return _failure(error)
-        return difference_on_batch(found, expected, evaluator.plan, samples)
+        samples = min(size, evaluator.samples)
+        differences = (
+            difference_on_batch(*of_batches, evaluator.plan, samples)
+            for of_batches in zip(found, expected, strict=True)
+        )
+        return next(filter(None, differences), "")
+
+    def _on_some_batches(self) -> list[list[dict[str, float]]]:
+        """The mean observables beside the middle over the first two batches, and over the last one."""
+        evaluator, point = self.evaluator, self._middle[:1]
+        first = evaluator.observe_batches(min(2, evaluator.batches), point)[0]
+        return [
+            first,
+            *([evaluator.observe_batches(1, point, evaluator.batches - 1)[0]] if evaluator.batches > 2 else []),
+        ]
 
     def examine(self) -> Facts:
         """The facts that decide which candidates there are."""
@@ -367,6 +393,13 @@ def middle_points(grid: Grid) -> list[list[float]]:
     return [[float(axis[len(axis) // 2 - before]) for axis in grid.coordinates] for before in (1, 0)]
 
 
+def outer_rows(grid: Grid) -> list[list[list[float]]]:
+    """The ends of the grid's first row and of its last: [rows][2][axes]."""
+    *first, last = ([float(axis[0]), float(axis[-1])] for axis in grid.coordinates)
+    corners = [[end[k] for end in first] for k in ((0, 1) if first else (0,))]
+    return [[[*corner, end] for end in last] for corner in corners]
+
+
 def probe_points(grid: Grid) -> Floats:
     """The middle of the grid and its two far corners: [3, axes]."""
     middle = [len(axis) // 2 for axis in grid.coordinates]
@@ -415,7 +448,8 @@ def difference_on_batch(
 
     In a precision of few bits, as much is allowed as such a precision may cost.
     """
-    coarse = plan.precision not in ("float32", "float64") or plan.quantise is not None
+    rounds_activations = plan.quantise is not None and plan.quantise.activations
+    coarse = plan.precision not in ("float32", "float64") or rounds_activations
     for name in expected[0]:
         values, exact = (np.array([point[name] for point in points]) for points in (found, expected))
         reference = Values({name: exact}, {})

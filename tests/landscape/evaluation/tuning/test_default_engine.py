@@ -16,13 +16,13 @@ from landscape import Problem, open_run, run
 from landscape.bench.problems import SYNTHETIC_MODELS, synthetic_problem
 from landscape.core.grid import Grid, axis_coordinates
 from landscape.core.plan import Engine
-from landscape.evaluation.tuning.choices import TuningScope
+from landscape.evaluation.tuning.choices import Limits, TuningScope
 from landscape.evaluation.tuning.default_engine import cost_of_sample, default_candidate
 from landscape.evaluation.tuning.local_search import tune
 from landscape.recipes.lenet import LeNet5
 
 GRID = Grid(("alpha", "beta"), (axis_coordinates(5, -1.0, 1.0),) * 2)
-SHORT = TuningScope(points=25)  # no search
+SHORT = TuningScope(points=25)
 
 
 def of_recipe(name, samples, **fields):
@@ -30,8 +30,8 @@ def of_recipe(name, samples, **fields):
     return evaluator(problem, problem.data, batch_size=256, **fields)
 
 
-def by_rule(made, **facts):
-    return default_candidate(made.target, made.samples, **facts)
+def by_rule(made, points=10_000, **facts):
+    return default_candidate(made.target, made.samples, points, **facts)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_the_default_agrees_with_float64(name):
     samples = {"mlp": 32, "transformer": 8, "unet": 8}.get(name, 32)
     problem = synthetic_problem(name, samples)
     made = evaluator(problem, problem.data, batch_size=256)
-    tune(made, GRID, SHORT, load_processes=0)
+    tune(made, GRID, TuningScope(points=10_000), limits=Limits(share=0.0), load_processes=0)
     exact = evaluator(problem, problem.data, batch_size=256, precision="float64").evaluate(POINTS).mean["loss"]
     np.testing.assert_allclose(made.evaluate(POINTS).mean["loss"], exact, rtol=1e-6)
 
@@ -157,6 +157,36 @@ class Late(nn.Module):
         return self.layer(torch.where(x[:, :1] > 100, x + self.layer.weight.sum(), x))
 
 
+class Watched(nn.Module):
+    """The loss adds what a hook of a layer has kept, such as a penalty of activations."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(1, 6, 5), nn.ReLU(), nn.Conv2d(6, 8, 3), nn.ReLU(), nn.Flatten())
+        self.last, self.kept = nn.Linear(8 * 14 * 14, 4), None
+        self.layers[2].register_forward_hook(self.keep)
+
+    def keep(self, layer, inputs, output):
+        self.kept = output.square().mean((1, 2, 3))
+
+    def forward(self, images):
+        return self.last(self.layers(images))
+
+
+class Counting(nn.Module):
+    """Does something else from the second batch of a point on, or with a batch of another size."""
+
+    def __init__(self, where):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(1, 6, 5), nn.ReLU(), nn.Conv2d(6, 8, 3, 4), nn.ReLU(), nn.Flatten())
+        self.last, self.calls, self.size, self.where = nn.Linear(8 * 4 * 4, 4), 0, 0, where
+
+    def forward(self, images):
+        self.calls += 1
+        changed = self.calls > 1 if self.where == "second" else self.size not in (0, 16)
+        return self.last(self.layers(images)) * (1.5 if changed else 1.0)
+
+
 def labelled(inputs):
     return inputs, torch.zeros(len(inputs), dtype=torch.long)
 
@@ -179,6 +209,65 @@ def test_what_tracing_would_keep_of_the_weights_is_computed_at_every_point(tmp_p
     tune(made, GRID, SHORT, load_processes=0)
     exact = evaluator(Problem.supervised(model, samples), samples, batch_size=40).evaluate(POINTS).mean["loss"]
     np.testing.assert_allclose(made.evaluate(POINTS).mean["loss"], exact, rtol=1e-6)
+
+
+def test_a_model_with_hooks_is_not_traced():
+    samples = labelled(torch.randn(40, 1, 20, 20))
+    model = Watched()
+
+    def observe(model, batch):
+        return {"loss": nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none") + model.kept}
+
+    made = evaluator(Problem(model, samples, observe), samples, batch_size=40)
+    assert not {"fused", "folded"} & by_rule(made).engine.options
+    exact = made.evaluate(POINTS).mean["loss"]
+    tune(made, GRID, SHORT, load_processes=0)
+    np.testing.assert_allclose(made.evaluate(POINTS).mean["loss"], exact, rtol=1e-6)
+    forced = tune(made, GRID, TuningScope(Engine.parse("eager+fused"), points=25), load_processes=0)
+    assert "'layers.2' has hooks, which are not called where its call is replaced" in forced.warning
+
+
+@pytest.mark.parametrize("where", ["second", "last"])
+def test_a_model_that_does_something_else_in_a_later_batch_is_computed_as_it_is(where):
+    samples = labelled(torch.randn(40, 1, 20, 20))
+
+    def observe(model, batch):
+        model.size = len(batch[0])
+        return {"loss": nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")}
+
+    made = evaluator(Problem(Counting(where), samples, observe), samples, batch_size=16)
+    assert "fused" in by_rule(made).engine.options
+    found = tune(made, GRID, SHORT, load_processes=0)
+    assert found.plan.engine == Engine()
+    assert "is off by" in found.trials[0].refused
+
+
+def test_few_points_are_not_stacked_as_the_first_stack_costs_an_import():
+    made = of_recipe("tiny", 16)
+    assert by_rule(made, points=625).engine == Engine()
+    assert by_rule(made, points=2000).engine.stacks
+
+
+def test_a_job_that_goes_on_has_the_engine_of_its_last_landscape(tmp_path):
+    """The second landscape takes no sums, as it is rounded; the third is computed as that one is, also after a stop."""
+    torch.manual_seed(0)
+    model, samples = LeNet5().eval(), labelled(torch.randn(48, 1, 32, 32))
+    specs = [
+        {"name": "one", "size": 3},
+        {"name": "two", "size": 3, "quantise": {"bits": 6}},
+        {"name": "three", "size": 3, "directions": [{"kind": "random", "seed": 5}]},
+    ]
+    found = {}
+    for name, begun in (("whole", 3), ("resumed", 2)):
+        for count in sorted({begun, 3}):
+            job = make_job(tmp_path / name, lambda: Problem.supervised(model, samples), specs[:count], num_samples=48)
+            run(job)
+        choices = {spec["name"]: open_run(tmp_path / name)[spec["name"]].record.provenance.engine for spec in specs}
+        found[name] = {key: (choice.engine, choice.by) for key, choice in choices.items()}
+        found[name]["bits"] = open_run(tmp_path / name)["three"].loss.tobytes()
+    assert found["whole"] == found["resumed"]
+    assert found["whole"]["one"] == ("eager+maxima+fused+superposed", "rule")
+    assert found["whole"]["three"] == ("eager+maxima+fused", "rule")
 
 
 def test_losses_that_depend_on_the_batch_keep_its_size():
