@@ -394,13 +394,14 @@ class LandscapePlanner:
         scope, job_plan = tuning_scope(self._prepared)
         tuned: Tuned | None = None
         for new in landscapes.new:
-            if job_plan is not None:
-                new.sent.replan(new.landscape.in_batches(job_plan.batch_size))
+            planned = new.landscape if job_plan is None else new.landscape.in_batches(job_plan.batch_size)
             if tuned is None or tuned.plan.engine != Engine():
+                if planned.plan != new.landscape.plan:
+                    new.sent.replan(planned)
                 tuned = self._tune(new, scope)
             else:  # no rewrite needs a check on this landscape's weights
-                tuned = Tuned(new.landscape.plan, tuned.seconds_per_point, by=scope.by)
-            new.sent.replan(new.landscape.tuned(tuned))
+                tuned = Tuned(planned.plan, tuned.seconds_per_point, by=scope.by)
+            new.sent.replan(planned.tuned(tuned))
             # One job has one engine: the choice for this landscape holds for the rest.
             job_plan, scope = new.landscape.plan, bound_to(scope, new.landscape)
             samples = kept_samples(self._prepared, new.landscape)

@@ -420,7 +420,8 @@ def keep_comparison(store: LandscapeStore, found: OwnLosses, *, accept_origin: b
         name, pair = next(iter(differs.items()))
         text = _difference(name, pair, found.point)
         if not accept_origin:
-            by_engine = "" if store.plan.engine == "eager" else "see whether it agrees with engine: eager, "
+            engine = "eager" if store.record.plan is None else store.record.plan.engine
+            by_engine = "" if engine == "eager" else "see whether it agrees with engine: eager, "
             raise OtherModel(f"landscape {store.name!r}: {text}; {CAUSES[name]} mend that, {by_engine}or {ACCEPT}")
         log.warning("landscape %r: %s; this was accepted, and stays in its record and captions", store.name, text)
         kept = OwnModelRecord(state="accepted", text=text, point=found.point, losses=losses)

@@ -236,8 +236,10 @@ class Search:
         if self._scope.engine is None:
             self._choose(cost)
         elif cost.refused is not None:
+            of_job = "" if self._scope.by == "given" else ", which other landscapes of the job have,"
             self._warning = (
-                f"engine: {cost.refused.engine} is not used, as it {cost.refused.refused}; {self._first.engine} is"
+                f"engine: {cost.refused.engine}{of_job} is not used, as it {cost.refused.refused}; "
+                f"{self._first.engine} is"
             )
         plan = replace(self._plan, engine=self._best.engine, batch_size=self._best.batch_size)
         precision_error = None

@@ -185,7 +185,7 @@ class Trials:
         return passes * seconds / share
 
     def adopt(self, candidate: Candidate) -> str:
-        """Set the evaluator to a candidate if its values on one batch agree with plain `eager`; else as it was.
+        """Set the evaluator to a candidate if its values on some batches agree with plain `eager`; else as it was.
 
         In batches that were made to fit the memory, the candidate's are no larger.
 
@@ -255,11 +255,8 @@ class Trials:
     def _on_some_batches(self) -> list[list[dict[str, float]]]:
         """The mean observables beside the middle over the first two batches, and over the last one."""
         evaluator, point = self.evaluator, self._middle[:1]
-        first = evaluator.observe_batches(min(2, evaluator.batches), point)[0]
-        return [
-            first,
-            *([evaluator.observe_batches(1, point, evaluator.batches - 1)[0]] if evaluator.batches > 2 else []),
-        ]
+        parts = [(2, 0), (1, evaluator.batches - 1)] if evaluator.batches > 2 else [(evaluator.batches, 0)]
+        return [evaluator.observe_batches(count, point, first)[0] for count, first in parts]
 
     def examine(self) -> Facts:
         """The facts that decide which candidates there are."""
