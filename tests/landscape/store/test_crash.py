@@ -72,7 +72,7 @@ def _assert_that_none_escapes(caught: Counter[str], log: Path, run: Path) -> Non
 @pytest.mark.long
 def test_killed_at_any_change_of_a_commit_and_at_others_and_one_run_over_and_over(tmp_path):
     """Of one tile; `test_killed_at_every_change` has all of them, and all that a training and a job change besides."""
-    once, again = scenes(tmp_path, "kill,line/loss/c/1:line/status/c/1,0,3,0/1", "again,1,1")
+    once, again = scenes(tmp_path, "kill,line/loss/c/1:line/status/c/1,0,3,0/1", "again,2,1")
     assert not once["wrong"]
     assert once["chosen"] >= 3 + 8
     assert once["killed"] > once["chosen"], "some writes are torn as well"
