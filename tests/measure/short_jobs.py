@@ -2,11 +2,13 @@
 
     python tests/measure/short_jobs.py costs [--model lenet] [--samples 512] [--size 25] [--rounds 5]
     python tests/measure/short_jobs.py ratios [the same]
+    python tests/measure/short_jobs.py lines [--samples 64] [--size 11]
 
 `costs` takes the time apart: of `landscape run --serial`, from the start of the interpreter to its end, and of the
 third `landscape.run` in a warm interpreter. Each name is the time spent in it and in nothing else that has a name; the
 median over the rounds. `ratios` takes it whole, in turns with `model(inputs)` under `torch.no_grad()` in batches of
-256, as often as the grid has points. One thread throughout; the user's cache of engines is neither read nor written.
+256, as often as the grid has points. `lines` computes 60 lines of so many points as one job, and then finds them
+complete, both with `landscape.run`. One thread throughout; the user's cache of engines is neither read nor written.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from typing import Any
 
 START = time.perf_counter()
 BATCH, BARE_POINTS = 256, 25  # of a bare pass, and how many of them stand for the grid's
+LINES = 60
 FORWARD = "forward passes"
 # The parts of a job by name, each a list of functions. Time in a function counts for the innermost name.
 EVALUATION, COMPUTE = "landscape.evaluation.", "landscape.compute."
@@ -183,6 +186,28 @@ def of_plain(folder: Path) -> None:
     print(json.dumps(rounds[1:]), file=sys.stderr)
 
 
+def of_lines(folder: Path) -> None:
+    """Seconds of a job of many lines, and of the same job when they are complete."""
+    import landscape
+    from landscape import Job
+    from landscape.bench.problems import synthetic_problem
+
+    given, seconds = json.loads((folder / "given.json").read_text()), []
+    for _ in range(2):
+        lines = [
+            {"name": f"line{seed}", "size": given["size"], "directions": [{"kind": "random", "seed": seed}]}
+            for seed in range(LINES)
+        ]
+        job = Job(
+            run=str(folder / "lines"), problem=lambda: synthetic_problem(given["model"], given["samples"]),
+            num_samples=given["samples"], landscapes=lines, threads=1, device="cpu",
+        )  # fmt: skip
+        start = time.perf_counter()
+        landscape.run(job, progress=False)
+        seconds.append(time.perf_counter() - start)
+    print(json.dumps(seconds), file=sys.stderr)
+
+
 def of_bare(folder: Path) -> None:
     """Seconds of a bare pass over all samples."""
     print(json.dumps(_bare(json.loads((folder / "given.json").read_text()))()), file=sys.stderr)
@@ -286,6 +311,12 @@ def print_ratios(given: argparse.Namespace) -> None:
     _print_ratio("landscape.run, warm", [whole / passes for whole, passes in pairs], pairs)
 
 
+def print_lines(given: argparse.Namespace) -> None:
+    with job_folder(given) as folder:
+        computed, complete = child("lines", folder)
+    print(f"{LINES} lines of {given.size} points: {computed:.1f} s, and {complete:.1f} s to find them complete")
+
+
 def _print_ratio(name: str, ratios: list[float], seconds: Any) -> None:
     whole, passes = (median(each) for each in zip(*seconds, strict=True))
     print(f"{name}: {median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f}) of its evaluations by bare passes; "
@@ -297,14 +328,14 @@ def main() -> None:
         globals()[f"of_{sys.argv[2]}"](Path(sys.argv[3]))
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("costs", "ratios"))
+    parser.add_argument("what", choices=("costs", "ratios", "lines"))
     parser.add_argument("--model", default="lenet")
     parser.add_argument("--samples", type=int, default=512)
     parser.add_argument("--size", type=int, default=25)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--engine", default="", help="default: what the job takes by itself")
     given = parser.parse_args()
-    print_costs(given) if given.what == "costs" else print_ratios(given)
+    {"costs": print_costs, "ratios": print_ratios, "lines": print_lines}[given.what](given)
 
 
 if __name__ == "__main__":
