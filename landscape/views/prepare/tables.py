@@ -202,13 +202,18 @@ def _recorded(value: object) -> str:
 
 
 BY = {"given": "as the job has it", "rule": "by rule, not searched for"}  # what chose an engine
+BEFORE = {"search": "searched for another landscape of the job", "kept": "kept from an earlier job"}  # without trials
 
 
 def engine_rows(choice: EngineChoice | None) -> list[Row]:
     """How the engine was chosen, and the engines that were tried."""
     if choice is None:
         return []
-    tried = f"the fastest of {len(choice.trials)} tried" if choice.trials else "not searched for"
+    tried = (
+        f"the fastest of {len(choice.trials)} tried"
+        if choice.trials
+        else BEFORE.get(choice.by or "", "not searched for")
+    )
     how = BY.get(choice.by or "", tried)
     if choice.since:
         how = f"kept from a choice of {choice.since[:10]}"

@@ -275,6 +275,9 @@ def test_the_choice_of_an_engine_is_said_in_words(make: ModuleType) -> None:
         return [(name, value) for name, value in rows if name.startswith("engine")]
 
     assert rows() == [("engine", "not searched for, 0.0123 s a point when measured")]
+    assert rows(by="rule")[0][1].startswith("by rule, not searched for, ")
+    assert rows(by="search")[0][1].startswith("searched for another landscape of the job, ")
+    assert rows(by="kept")[0][1].startswith("kept from an earlier job, ")
     assert rows(trials=5) == rows()
     assert rows(trials=[None]) == rows()
     assert rows(since="2026-11-22T01:02:03")[0][1].startswith("kept from a choice of 2026-11-22, ")
